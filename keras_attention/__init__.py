@@ -1,0 +1,21 @@
+"""Recurrent attention for Keras 3: the 2014-2015 papers as reusable layers."""
+
+from keras_attention.attention import (
+    BahdanauAttention,
+    BaseAttention,
+    LuongAttention,
+)
+from keras_attention.decoder import AttentionDecoder
+from keras_attention.encoder import BiEncoder
+from keras_attention.masking import MaskedSoftmax
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttentionDecoder",
+    "BahdanauAttention",
+    "BaseAttention",
+    "BiEncoder",
+    "LuongAttention",
+    "MaskedSoftmax",
+]

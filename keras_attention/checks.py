@@ -1,0 +1,121 @@
+"""Checks of arguments and shapes, with errors that say what to do.
+
+Every error has the same four parts: the tensor, what was expected (in B, T, S, D_q,
+D_v, U), what came, and a one-line fix. A size that is not known yet (None) passes.
+"""
+
+
+def fail(layer, tensor, expected, received, fix):
+    raise ValueError(
+        f"{type(layer).__name__} '{layer.name}': `{tensor}` should be {expected}, "
+        f"but received {received}. Fix: {fix}"
+    )
+
+
+def check_positive_int(owner, name, value):
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(
+            f"{owner}: `{name}` should be a positive integer, but received "
+            f"{name}={value!r}. Fix: pass {name}=1 or more."
+        )
+
+
+def check_choice(owner, name, value, choices):
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(
+            f"{owner}: `{name}` should be one of {listed}, but received "
+            f"{name}={value!r}. Fix: choose one of these."
+        )
+
+
+def check_rate(owner, name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ValueError(
+            f"{owner}: `{name}` should be a number from 0 up to, not including, 1, but "
+            f"received {name}={value!r}. Fix: pass the share to drop, for example 0.1."
+        )
+
+
+def refuse_ragged(layer, **tensors):
+    for name, tensor in tensors.items():
+        if hasattr(tensor, "to_tensor") and hasattr(tensor, "row_splits"):
+            raise TypeError(
+                f"{type(layer).__name__} '{layer.name}': `{name}` should be a dense "
+                f"tensor, but received a {type(tensor).__name__}. Fix: pass "
+                f"{name}.to_tensor() and a mask of the real steps, for example "
+                "tf.sequence_mask(x.row_lengths())."
+            )
+
+
+def as_shape(shape):
+    """A tuple of sizes, None where one is unknown; None itself stays None."""
+    return None if shape is None else tuple(shape)
+
+
+def check_rank(layer, tensor, shape, *symbols, fix):
+    """`symbols` are the layouts allowed, for example "(B, T, D_q)"."""
+    if len(shape) not in [symbol.count(",") + 1 for symbol in symbols]:
+        fail(layer, tensor, " or ".join(symbols), f"shape {as_shape(shape)}", fix)
+
+
+def check_width(layer, tensor, shape, symbol, width, why, fix):
+    """The last size is `width`; `symbol` names it and `why` says where that comes from."""
+    if None not in (shape[-1], width) and shape[-1] != width:
+        expected = f"of last size {symbol}={width} ({why})"
+        fail(layer, tensor, expected, f"shape {as_shape(shape)}", fix)
+
+
+def check_known_width(layer, tensor, shape):
+    if shape[-1] is None:
+        fail(
+            layer,
+            tensor,
+            "of a last size that is known when the layer is built",
+            f"shape {as_shape(shape)}",
+            "state the number of features, for example Input((None, 16)).",
+        )
+
+
+def check_batch(layer, tensor, shape, other, other_shape):
+    if None not in (shape[0], other_shape[0]) and shape[0] != other_shape[0]:
+        fail(
+            layer,
+            tensor,
+            f"of the same batch as `{other}`, B={other_shape[0]}",
+            f"shape {as_shape(shape)} against {as_shape(other_shape)}",
+            f"pass one row per row of `{other}`; nothing is broadcast, so repeat a "
+            f"shared row with ops.repeat(x, {other_shape[0]}, axis=0).",
+        )
+
+
+def check_mask(layer, tensor, shape, *allowed):
+    """`allowed` are pairs of symbol and sizes, such as ("(B, S)", (2, 5))."""
+    for _, sizes in allowed:
+        pairs = zip(shape, sizes, strict=False)
+        if len(shape) == len(sizes) and all(
+            None in (size, wanted) or size == wanted for size, wanted in pairs
+        ):
+            return
+    expected = " or ".join(f"{symbol} = {sizes}" for symbol, sizes in allowed)
+    fail(
+        layer,
+        tensor,
+        expected,
+        f"shape {as_shape(shape)}",
+        "one entry per step, True where the step is real, for example ops.not_equal(ids, 0).",
+    )
+
+
+def check_broadcast(layer, tensor, shape, other, other_shape):
+    """`shape` broadcasts to `other_shape` by NumPy's rule, without widening it."""
+    pairs = list(zip(reversed(shape), reversed(other_shape), strict=False))
+    fits = all(size in (None, 1, wanted) or wanted is None for size, wanted in pairs)
+    if len(shape) > len(other_shape) or not fits:
+        fail(
+            layer,
+            tensor,
+            f"broadcastable to `{other}`, shape {as_shape(other_shape)}",
+            f"shape {as_shape(shape)}",
+            "insert the missing axes, for example mask[:, None, :].",
+        )

@@ -1,0 +1,538 @@
+"""The attention decoder: a recurrent cell that looks at a memory at every step.
+
+Sizes: B batch, T target steps, S source steps, D_x input width, D_q query width (of the
+cell's state), D_v memory width, U units, H heads.
+"""
+
+import contextlib
+import inspect
+import math
+
+import keras
+from keras import ops
+
+from keras_attention import checks, functions
+from keras_attention.attention import BahdanauAttention, BaseAttention
+from keras_attention.masking import CarryMask
+from keras_attention.policies import kept_policies, spread_policy
+
+FAST_LAYERS = {
+    keras.layers.GRUCell: keras.layers.GRU,
+    keras.layers.LSTMCell: keras.layers.LSTM,
+    keras.layers.SimpleRNNCell: keras.layers.SimpleRNN,
+}
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AttentionDecoder(keras.layers.Layer):
+    """A recurrent decoder with attention, in the order of either paper.
+
+        attend="before"  (Bahdanau)              attend="after"  (Luong)
+        c_t = attention(s_{t-1})                 s_t = cell([x_t (; h~_{t-1})], s_{t-1})
+        s_t = cell([x_t; c_t], s_{t-1})          c_t = attention(s_t)
+        output s_t                               output h~_t = tanh(W_c [c_t; s_t])
+
+    The query is the state that the cell outputs: of an LSTM its h, of a stack the top.
+    `input_feeding` adds h~_{t-1} to the cell's input, and to the state. Without it,
+    "after" runs the recurrent layer first and attends to all steps at once, which gives
+    the same numbers sooner.
+
+    Padding changes nothing: masked memory has weight 0, a masked target step leaves the
+    whole state as it is, and its output and weights are 0.
+
+    Args:
+        cell: A Keras cell (`GRUCell`, `LSTMCell`, `SimpleRNNCell`, your own) or a list
+            of them, stacked from the input up.
+        attention: An attention layer, such as `BahdanauAttention` or `LuongAttention`.
+        attend: "before" or "after" the cell's step. By default what the attention's
+            paper does: "before" for `BahdanauAttention`, else "after".
+        attentional_units: Integer, the width of h~_t. By default the cell's output size
+            for "after"; given with "before", the output is h~_t there as well.
+        input_feeding: Boolean; only with "after" (with "before" the context is already
+            fed to the cell).
+        **kwargs: `name`, `dtype` and so on. A `dtype` given here reaches every layer
+            inside that has no policy of its own.
+
+    Call arguments:
+        inputs: Float tensor (B, T, D_x); with teacher forcing, the embedded target
+            shifted by one.
+        memory: Float tensor (B, S, D_v), every step of the encoder.
+        initial_state: What an earlier call or `BiEncoder` returned: a list with one
+            tensor (B, size) per state of the cell (a bare tensor for a single state), or
+            the decoder's whole state. Zeros by default.
+        inputs_mask: Boolean (B, T). memory_mask: Boolean (B, S), or (B, T, S) for a mask
+            per target step. Attached masks arrive by themselves.
+        training: Boolean, for dropout.
+
+    Returns:
+        Always three results:
+        outputs: (B, T, .), which carries `inputs_mask` on.
+        weights: (B, T, S), or (B, H, T, S) with several heads.
+        state: A list of tensors to pass back as `initial_state`. Cut the target into
+            pieces, down to single steps, and all three results are the same.
+
+    Raises:
+        ValueError: An argument, rank, width, batch, mask or state that does not fit.
+        TypeError: A ragged tensor.
+
+    Example:
+
+    >>> decoder = AttentionDecoder(keras.layers.GRUCell(7), BahdanauAttention(5))
+    >>> inputs, memory = keras.random.normal((2, 3, 4)), keras.random.normal((2, 5, 6))
+    >>> outputs, weights, state = decoder(inputs, memory)
+    >>> outputs.shape, weights.shape, [s.shape for s in state]
+    ((2, 3, 7), (2, 3, 5), [(2, 7)])
+
+    References:
+        Bahdanau, Cho and Bengio 2014, https://arxiv.org/abs/1409.0473, section 3.1. There
+        the output also sees the context, in a maxout layer; here `attentional_units` does
+        that in Luong's form.
+        Luong, Pham and Manning 2015, https://arxiv.org/abs/1508.04025, equations 5 and 6,
+        section 3.3 for input feeding.
+    """
+
+    def __init__(
+        self,
+        cell,
+        attention,
+        *,
+        attend=None,
+        attentional_units=None,
+        input_feeding=False,
+        **kwargs,
+    ):
+        if isinstance(cell, (list, tuple)):
+            cell = keras.layers.StackedRNNCells(list(cell))
+        _check_parts(cell, attention)
+        if attend is None:
+            attend = "before" if isinstance(attention, BahdanauAttention) else "after"
+        checks.check_choice("AttentionDecoder", "attend", attend, ("before", "after"))
+        if attentional_units is not None:
+            checks.check_positive_int(
+                "AttentionDecoder", "attentional_units", attentional_units
+            )
+        if input_feeding and attend == "before":
+            raise ValueError(
+                "AttentionDecoder: `input_feeding` should be False with attend='before', "
+                "where the context already enters the cell. Fix: attend='after'."
+            )
+        super().__init__(**kwargs)
+        spread_policy(kwargs.get("dtype"), cell, attention)
+        self.cell = cell
+        self.attention = attention
+        self.attend = attend
+        self.attentional_units = attentional_units
+        self.input_feeding = input_feeding
+        self.supports_masking = True
+        self.carry_mask = CarryMask(dtype=self.dtype_policy, name="carry_mask")
+        self.projects = attend == "after" or attentional_units is not None
+        # The whole-sequence layer around `cell`, where nothing but the cell recurs.
+        self.recurrent = None
+        if attend == "after" and not input_feeding:
+            self.recurrent = _whole_sequence(cell)
+
+    @property
+    def state_size(self):
+        """A list with the width of each state tensor."""
+        fed = [self.output_size] if self.input_feeding else []
+        return keras.tree.flatten(self.cell.state_size) + fed
+
+    @property
+    def output_size(self):
+        if self.projects:
+            return self.attentional_units or _output_size(self.cell)
+        return _output_size(self.cell)
+
+    def build(self, inputs_shape, memory_shape, initial_state_shape=None):
+        self._check_shapes(inputs_shape, memory_shape)
+        checks.check_known_width(self, "inputs", inputs_shape)
+        checks.check_known_width(self, "memory", memory_shape)
+        self.widths = {"inputs": inputs_shape[-1], "memory": memory_shape[-1]}
+        query_width = _output_size(self.cell)
+        if self.attend == "before":
+            query_width = self.cell.state_size
+            query_width = keras.tree.flatten(query_width)[self._query_index()]
+        batch = inputs_shape[0]
+        self.attention.build((batch, None, query_width), tuple(memory_shape))
+        self.attention.built = True
+        fed = {"before": memory_shape[-1], "after": self.output_size * self.input_feeding}
+        cell_width = inputs_shape[-1] + fed[self.attend]
+        self.cell_width = cell_width
+        if not self.cell.built:
+            self.cell.build((batch, cell_width))
+            self.cell.built = True
+        if self.recurrent is not None:
+            self.recurrent.build((batch, None, cell_width))
+            self.recurrent.built = True
+        if self.projects:
+            self.attentional_projection = keras.layers.Dense(
+                self.output_size,
+                activation="tanh",
+                use_bias=False,
+                dtype=self.dtype_policy,
+                name="attentional_projection",
+            )
+            width = memory_shape[-1] + _output_size(self.cell)
+            self.attentional_projection.build((batch, None, width))
+
+    def call(
+        self,
+        inputs,
+        memory,
+        initial_state=None,
+        inputs_mask=None,
+        memory_mask=None,
+        training=None,
+    ):
+        given = {"inputs": inputs, "memory": memory}
+        masks = {"inputs_mask": inputs_mask, "memory_mask": memory_mask}
+        checks.refuse_ragged(self, **given, **masks)
+        self._check_shapes(inputs.shape, memory.shape)
+        inputs_mask = None if inputs_mask is None else functions.as_mask(inputs_mask)
+        memory_mask = None if memory_mask is None else functions.as_mask(memory_mask)
+        self._check_masks(inputs, memory, inputs_mask, memory_mask)
+        state = self._full_state(initial_state, inputs)
+        source = self.prepare(memory, memory_mask)
+        inputs = functions.zero_masked(inputs, inputs_mask)
+        if self.recurrent is not None:
+            run = self._recur_then_attend
+        else:
+            run = self._attend_at_each_step
+        outputs, weights, state = run(inputs, inputs_mask, state, source, training)
+        if inputs_mask is not None:
+            outputs = functions.zero_masked(outputs, inputs_mask)
+            outputs = self.carry_mask(outputs, mask=inputs_mask)
+        return outputs, weights, state
+
+    def get_initial_state(self, batch_size):
+        """Zeros (or what the cell starts from), one tensor per entry of `state_size`."""
+        state = []
+        if hasattr(self.cell, "get_initial_state"):
+            state = keras.tree.flatten(self.cell.get_initial_state(batch_size=batch_size))
+        missing = self.state_size[len(state) :]
+        state += [ops.zeros((batch_size, size)) for size in missing]
+        return [ops.cast(one, self.compute_dtype) for one in state]
+
+    def prepare(self, memory, memory_mask=None):
+        """What depends on the source alone, once per batch; the `source` of `step`."""
+        return self.attention.prepare(memory, value_mask=memory_mask)
+
+    def step(self, inputs, state, source):
+        """One step, for generation: no dropout, and nothing stays on the layer.
+
+        Args:
+            inputs: (B, D_x).
+            state: List as `get_initial_state` or an earlier step gives it.
+            source: What `prepare` returned; its mask, if any, is (B, S).
+
+        Returns:
+            output (B, .), weights (B, S) or (B, H, S), and the new state.
+        """
+        return self._step(inputs, state, source, training=False)
+
+    def compute_mask(self, inputs, inputs_mask):
+        if isinstance(inputs_mask, (list, tuple)):
+            inputs_mask = inputs_mask[0]
+        return [inputs_mask]
+
+    def compute_output_shape(self, inputs_shape, memory_shape, initial_state_shape=None):
+        self._check_shapes(inputs_shape, memory_shape)
+        batch, steps = inputs_shape[:2]
+        weights = (batch, *self._heads(), steps, memory_shape[1])
+        state = [(batch, size) for size in self.state_size]
+        return (batch, steps, self.output_size), weights, state
+
+    def get_config(self):
+        config = {
+            "cell": keras.saving.serialize_keras_object(self.cell),
+            "attention": keras.saving.serialize_keras_object(self.attention),
+            "attend": self.attend,
+            "attentional_units": self.attentional_units,
+            "input_feeding": self.input_feeding,
+        }
+        return {**super().get_config(), **config}
+
+    @classmethod
+    def from_config(cls, config):
+        names = ("cell", "attention")
+        parts = {n: keras.saving.deserialize_keras_object(config[n]) for n in names}
+        with kept_policies():
+            return cls(**{**config, **parts})
+
+    def _recur_then_attend(self, inputs, inputs_mask, state, source, training):
+        """The fast way of "after": attention is one batched product for all steps."""
+        states, *state = self.recurrent(
+            inputs,
+            initial_state=_nested(self.cell, state),
+            mask=inputs_mask,
+            training=training,
+        )
+        dropout_mask = self.attention.dropout_mask(states, source.value, training)
+        context, weights = self.attention.attend(states, source, inputs_mask, dropout_mask)
+        outputs = self._attentional(context, states)
+        return outputs, weights, keras.tree.flatten(state)
+
+    def _attend_at_each_step(self, inputs, inputs_mask, state, source, training):
+        """The loop, Keras's own, around `_step`.
+
+        The source is taken from the enclosing scope, so that every backend sees that it
+        does not change from step to step. What does change enters beside the inputs, and
+        the weights leave behind the outputs, because `RNN` carries one tensor each way.
+        """
+        source, extras = self._extras(inputs, source, training)
+
+        def step(packed, state):
+            inputs_step, extra = _unpack(packed, inputs.shape[-1], extras)
+            output, weights, state = self._step(inputs_step, state, source, training, **extra)
+            return _pack(output, weights), state
+
+        loop = keras.layers.RNN(
+            _FunctionCell(step, self.state_size, self.compute_dtype),
+            return_sequences=True,
+            return_state=True,
+            zero_output_for_mask=True,
+            dtype=self.dtype_policy,
+        )
+        with self._cell_dropout(inputs, state, training):
+            packed = _pack(inputs, *extras.values(), steps=True)
+            packed, *state = loop(packed, initial_state=state, mask=inputs_mask)
+        outputs, weights = packed[..., : self.output_size], packed[..., self.output_size :]
+        batch, steps = ops.shape(inputs)[0], ops.shape(inputs)[1]
+        outputs = ops.reshape(outputs, (batch, steps, self.output_size))
+        source_steps = ops.shape(source.value)[1]
+        weights = ops.reshape(weights, (batch, steps, *self._heads(), source_steps))
+        if self._heads():
+            weights = ops.transpose(weights, (0, 2, 1, 3))
+        return outputs, weights, state
+
+    def _step(self, inputs, state, source, training, dropout_mask=None, memory_mask=None):
+        """The one step: what generation, the loop and `step` all run."""
+        if memory_mask is not None:
+            source = source._replace(mask=memory_mask)
+        cell_states = state[:-1] if self.input_feeding else state
+        if self.attend == "before":
+            query = cell_states[self._query_index()]
+            context, weights = self._attend_once(query, source, dropout_mask)
+            inputs = ops.concatenate([inputs, context], axis=-1)
+        elif self.input_feeding:
+            inputs = ops.concatenate([inputs, state[-1]], axis=-1)
+        output, cell_states = self._run_cell(inputs, cell_states, training)
+        if self.attend == "after":
+            context, weights = self._attend_once(output, source, dropout_mask)
+        if self.projects:
+            output = self._attentional(context, output)
+        return output, weights, cell_states + ([output] if self.input_feeding else [])
+
+    def _attend_once(self, query, source, dropout_mask):
+        query = ops.expand_dims(query, 1)
+        context, weights = self.attention.attend(query, source, None, dropout_mask)
+        return ops.squeeze(context, 1), ops.squeeze(weights, -2)
+
+    def _run_cell(self, inputs, cell_states, training):
+        accepted = inspect.signature(self.cell.call).parameters
+        kwargs = {"training": training} if "training" in accepted else {}
+        output, states = self.cell(inputs, _nested(self.cell, cell_states), **kwargs)
+        return output, keras.tree.flatten(states)
+
+    def _attentional(self, context, state):
+        return self.attentional_projection(ops.concatenate([context, state], axis=-1))
+
+    def _extras(self, inputs, source, training):
+        """What differs from step to step besides the inputs, each (B, T, ., S)."""
+        extras = {}
+        dropout_mask = self.attention.dropout_mask(inputs, source.value, training)
+        if dropout_mask is not None:
+            heads_inside = (0, 2, 1, 3) if self._heads() else (0, 1, 2)
+            extras["dropout_mask"] = ops.transpose(dropout_mask, heads_inside)
+        if source.mask is not None and len(source.mask.shape) == 3:
+            extras["memory_mask"] = ops.cast(source.mask, self.compute_dtype)
+            source = source._replace(mask=None)
+        return source, extras
+
+    @contextlib.contextmanager
+    def _cell_dropout(self, inputs, state, training):
+        """Draws the dropout masks of Keras's cells before the loop, as `RNN` does.
+
+        Inside the loop they would be new at each step (or, on JAX, leak from it).
+        """
+        cells = [c for c in _cells(self.cell) if hasattr(c, "reset_dropout_mask")]
+        if not training or not cells:
+            yield
+            return
+        batch = ops.shape(inputs)[0]
+        width = self.cell_width
+        for cell in _cells(self.cell):
+            size = keras.tree.flatten(cell.state_size)[0]
+            if cell in cells:
+                cell.get_dropout_mask(ops.ones((batch, width), self.compute_dtype))
+                cell.get_recurrent_dropout_mask(ops.ones((batch, size), self.compute_dtype))
+            width = _output_size(cell)
+        try:
+            yield
+        finally:
+            for cell in cells:
+                cell.reset_dropout_mask()
+                cell.reset_recurrent_dropout_mask()
+
+    def _heads(self):
+        return (self.attention.num_heads,) if self.attention.num_heads > 1 else ()
+
+    def _query_index(self):
+        """Where the top cell's first state stands among the cell's states."""
+        return sum(len(keras.tree.flatten(c.state_size)) for c in _cells(self.cell)[:-1])
+
+    def _full_state(self, initial_state, inputs):
+        """The state as a flat list in the compute dtype, checked; h~_0 is 0 if left out."""
+        sizes = self.state_size
+        if initial_state is None:
+            return self.get_initial_state(ops.shape(inputs)[0])
+        state = [ops.convert_to_tensor(one) for one in keras.tree.flatten(initial_state)]
+        own = len(sizes) - int(self.input_feeding)
+        if len(state) not in (own, len(sizes)):
+            counts = f"{own}" + (f" or {len(sizes)}" if self.input_feeding else "")
+            shapes = [tuple(one.shape) for one in state]
+            checks.fail(
+                self,
+                "initial_state",
+                f"a list of {counts} tensors (B, size), of sizes {sizes}",
+                f"{len(state)}, of shapes {shapes}",
+                "pass one tensor per state of every cell; for a stack on one encoder "
+                "state, repeat it: initial_state=state * 2.",
+            )
+        for index, (one, size) in enumerate(zip(state, sizes, strict=False)):
+            name = f"initial_state[{index}]"
+            checks.check_rank(
+                self, name, one.shape, "(B, U)", fix="pass one row per batch row."
+            )
+            why, fix = (
+                "the cell's state size",
+                "project it, as BiEncoder(state_units=...) does.",
+            )
+            checks.check_width(self, name, one.shape, "U", size, why, fix)
+            checks.check_batch(self, name, one.shape, "inputs", inputs.shape)
+        state = [ops.cast(one, self.compute_dtype) for one in state]
+        if len(state) < len(sizes):
+            state.append(ops.zeros((ops.shape(inputs)[0], sizes[-1]), self.compute_dtype))
+        return state
+
+    def _check_shapes(self, inputs_shape, memory_shape):
+        fix = "embed integer ids first; a single step is x[:, None, :], or use `step`."
+        checks.check_rank(self, "inputs", inputs_shape, "(B, T, D_x)", fix=fix)
+        fix = "pass all steps of the encoder: return_sequences=True?"
+        checks.check_rank(self, "memory", memory_shape, "(B, S, D_v)", fix=fix)
+        checks.check_batch(self, "memory", memory_shape, "inputs", inputs_shape)
+        shapes = {"inputs": (inputs_shape, "D_x"), "memory": (memory_shape, "D_v")}
+        for name, width in getattr(self, "widths", {}).items():
+            shape, symbol = shapes[name]
+            why, fix = "as when the layer was built", "project it with a Dense layer."
+            checks.check_width(self, name, shape, symbol, width, why, fix)
+
+    def _check_masks(self, inputs, memory, inputs_mask, memory_mask):
+        (batch, steps), source_steps = inputs.shape[:2], memory.shape[1]
+        if inputs_mask is not None:
+            allowed = ("(B, T)", (batch, steps))
+            checks.check_mask(self, "inputs_mask", inputs_mask.shape, allowed)
+        if memory_mask is not None:
+            checks.check_mask(
+                self,
+                "memory_mask",
+                memory_mask.shape,
+                ("(B, S)", (batch, source_steps)),
+                ("(B, T, S)", (batch, steps, source_steps)),
+            )
+
+
+class _FunctionCell:
+    """A step function in the form that `keras.layers.RNN` takes as a cell."""
+
+    def __init__(self, step, state_size, compute_dtype):
+        self.call = step
+        self.state_size = state_size
+        self.compute_dtype = compute_dtype
+
+    def __call__(self, inputs, states):
+        return self.call(inputs, list(states))
+
+
+def _pack(*tensors, steps=False):
+    """One tensor (B, .), or (B, T, .) with `steps`, of what is flattened behind that."""
+    kept = 2 if steps else 1
+    flat = []
+    for tensor in tensors:
+        lead = ops.shape(tensor)[:kept]
+        flat.append(
+            tensor if len(tensor.shape) == kept + 1 else ops.reshape(tensor, (*lead, -1))
+        )
+    return ops.concatenate(flat, axis=-1) if len(flat) > 1 else flat[0]
+
+
+def _unpack(packed, width, extras):
+    """The inputs (B, width) of one step and its `extras`, each (B, ., 1, S)."""
+    batch = ops.shape(packed)[0]
+    inputs = ops.reshape(packed[:, :width], (batch, width))
+    found, start = {}, width
+    for name, extra in extras.items():
+        sizes = ops.shape(extra)[2:]
+        stop = start + math.prod(sizes)
+        step = ops.reshape(packed[:, start:stop], (batch, *sizes))
+        found[name] = ops.expand_dims(step, -2)
+        start = stop
+    if "memory_mask" in found:
+        found["memory_mask"] = functions.as_mask(found["memory_mask"])
+    return inputs, found
+
+
+def _whole_sequence(cell):
+    """The recurrent layer that runs this very `cell`: Keras's fast one where there is one."""
+    settings = {
+        "return_sequences": True,
+        "return_state": True,
+        "dtype": cell.dtype_policy,
+        "name": f"{cell.name}_sequence",
+    }
+    fast = FAST_LAYERS.get(type(cell))
+    if fast is None:
+        return keras.layers.RNN(cell, **settings)
+    layer = fast.from_config({**cell.get_config(), **settings})
+    layer.cell = cell
+    return layer
+
+
+def _check_parts(cell, attention):
+    for one in _cells(cell):
+        if not isinstance(one, keras.layers.Layer) or not hasattr(one, "state_size"):
+            raise ValueError(
+                "AttentionDecoder: `cell` should be a Keras cell (a layer with "
+                f"`state_size`) or a list of them, but received {one!r}. "
+                "Fix: pass GRUCell(128), not GRU(128) or a number."
+            )
+    if isinstance(cell, keras.layers.RNN):
+        raise ValueError(
+            "AttentionDecoder: `cell` should be a cell, but received the layer "
+            f"{type(cell).__name__}. Fix: pass {type(cell).__name__}Cell."
+        )
+    if not isinstance(attention, BaseAttention):
+        raise ValueError(
+            "AttentionDecoder: `attention` should be a keras_attention layer, a subclass "
+            f"of BaseAttention, but received {attention!r}. "
+            "Fix: pass BahdanauAttention(units) or LuongAttention()."
+        )
+
+
+def _cells(cell):
+    return list(cell.cells) if hasattr(cell, "cells") else [cell]
+
+
+def _output_size(cell):
+    size = getattr(cell, "output_size", None)
+    return size if size is not None else keras.tree.flatten(cell.state_size)[0]
+
+
+def _nested(cell, flat):
+    """The flat list of states in the cell's own structure, as plain lists."""
+
+    def plain(size):
+        return [plain(one) for one in size] if isinstance(size, (list, tuple)) else size
+
+    size = plain(cell.state_size)
+    return keras.tree.pack_sequence_as(size if isinstance(size, list) else [size], flat)

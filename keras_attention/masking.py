@@ -1,0 +1,83 @@
+"""Layers about masks: the softmax that respects one, and one that passes it on."""
+
+import keras
+from keras import ops
+
+from keras_attention import checks, functions
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class MaskedSoftmax(keras.layers.Layer):
+    """Softmax over the kept entries only.
+
+        w_i = exp(e_i - m) / sum_j exp(e_j - m)    for kept i and j, m = max over kept
+        w_i = 0                                    exactly, for masked i
+
+    A row with nothing to keep is all 0. What stands in a masked entry (1e4, infinity,
+    NaN) never matters, neither in the result nor in the gradient. It differs there
+    from `keras.layers.Softmax`, which adds a large negative number.
+
+    Args:
+        axis: Integer, the axis that is normalised.
+        **kwargs: `name`, `dtype` and so on, as for every Keras layer.
+
+    Call arguments:
+        scores: Float tensor of any rank and shape.
+        mask: Tensor that broadcasts to `scores` by NumPy's rule (aligned from the
+            right); True, or non-zero, keeps. Floats are rounded first.
+
+    Returns:
+        Weights of the shape of `scores`, in the layer's compute dtype. They are computed
+        in float32 or wider; `scores` are not cast down before.
+
+    Raises:
+        ValueError: The mask does not broadcast to `scores`.
+
+    Example:
+
+    >>> MaskedSoftmax()([[0.0, 1.0, 1e4]], mask=[[True, True, False]])
+    [[0.26894142, 0.73105858, 0.0]]
+    """
+
+    def __init__(self, axis=-1, **kwargs):
+        # A float32 score of 1e5 is fine here and infinite in float16.
+        super().__init__(**{"autocast": False, **kwargs})
+        self.axis = axis
+        self.supports_masking = True
+
+    def build(self, scores_shape):
+        pass
+
+    def call(self, scores, mask=None):
+        checks.refuse_ragged(self, scores=scores, mask=mask)
+        scores = ops.convert_to_tensor(scores)
+        if mask is not None:
+            mask = functions.as_mask(mask)
+            checks.check_broadcast(self, "mask", mask.shape, "scores", scores.shape)
+        weights = functions.masked_softmax(scores, mask, axis=self.axis)
+        return ops.cast(weights, self.compute_dtype)
+
+    def compute_output_shape(self, scores_shape):
+        return scores_shape
+
+    def get_config(self):
+        return {**super().get_config(), "axis": self.axis}
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class CarryMask(keras.layers.Layer):
+    """The identity, whose output carries the mask it is given.
+
+    Keras passes on the mask that is attached to a layer's first input. A mask given
+    by hand (`query_mask=...`) would stop there; this lets it travel on as well.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        pass
+
+    def call(self, inputs, mask=None):
+        return inputs
