@@ -1,10 +1,7 @@
 """Recurrent attention for Keras 3: the 2014-2015 papers as reusable layers."""
 
-from keras_attention.attention import (
-    BahdanauAttention,
-    BaseAttention,
-    LuongAttention,
-)
+from keras_attention.attention import BahdanauAttention, LuongAttention
+from keras_attention.base import BaseAttention
 from keras_attention.decoder import AttentionDecoder
 from keras_attention.encoder import BiEncoder
 from keras_attention.masking import MaskedSoftmax

@@ -4,23 +4,15 @@ Sizes: B batch, T target steps, S source steps, D_x input width, D_q query width
 cell's state), D_v memory width, U units, H heads.
 """
 
-import contextlib
-import inspect
-import math
-
 import keras
 from keras import ops
 
-from keras_attention import checks, functions
-from keras_attention.attention import BahdanauAttention, BaseAttention
+from keras_attention import cells, checks, functions
+from keras_attention.attention import BahdanauAttention
+from keras_attention.base import BaseAttention
+from keras_attention.loop import run_loop
 from keras_attention.masking import CarryMask
 from keras_attention.policies import kept_policies, spread_policy
-
-FAST_LAYERS = {
-    keras.layers.GRUCell: keras.layers.GRU,
-    keras.layers.LSTMCell: keras.layers.LSTM,
-    keras.layers.SimpleRNNCell: keras.layers.SimpleRNN,
-}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -129,41 +121,37 @@ class AttentionDecoder(keras.layers.Layer):
         # The whole-sequence layer around `cell`, where nothing but the cell recurs.
         self.recurrent = None
         if attend == "after" and not input_feeding:
-            self.recurrent = _whole_sequence(cell)
+            self.recurrent = cells.whole_sequence(cell)
 
     @property
     def state_size(self):
         """A list with the width of each state tensor."""
         fed = [self.output_size] if self.input_feeding else []
-        return keras.tree.flatten(self.cell.state_size) + fed
+        return cells.state_sizes(self.cell) + fed
 
     @property
     def output_size(self):
         if self.projects:
-            return self.attentional_units or _output_size(self.cell)
-        return _output_size(self.cell)
+            return self.attentional_units or cells.output_size(self.cell)
+        return cells.output_size(self.cell)
 
     def build(self, inputs_shape, memory_shape, initial_state_shape=None):
         self._check_shapes(inputs_shape, memory_shape)
         checks.check_known_width(self, "inputs", inputs_shape)
         checks.check_known_width(self, "memory", memory_shape)
         self.widths = {"inputs": inputs_shape[-1], "memory": memory_shape[-1]}
-        query_width = _output_size(self.cell)
+        query_width = cells.output_size(self.cell)
         if self.attend == "before":
-            query_width = self.cell.state_size
-            query_width = keras.tree.flatten(query_width)[self._query_index()]
+            query_width = cells.state_sizes(self.cell)[cells.query_index(self.cell)]
         batch = inputs_shape[0]
-        self.attention.build((batch, None, query_width), tuple(memory_shape))
-        self.attention.built = True
+        if not self.attention.built:
+            self.attention.build((batch, None, query_width), tuple(memory_shape))
         fed = {"before": memory_shape[-1], "after": self.output_size * self.input_feeding}
-        cell_width = inputs_shape[-1] + fed[self.attend]
-        self.cell_width = cell_width
+        self.cell_width = cell_width = inputs_shape[-1] + fed[self.attend]
         if not self.cell.built:
             self.cell.build((batch, cell_width))
-            self.cell.built = True
         if self.recurrent is not None:
             self.recurrent.build((batch, None, cell_width))
-            self.recurrent.built = True
         if self.projects:
             self.attentional_projection = keras.layers.Dense(
                 self.output_size,
@@ -172,7 +160,7 @@ class AttentionDecoder(keras.layers.Layer):
                 dtype=self.dtype_policy,
                 name="attentional_projection",
             )
-            width = memory_shape[-1] + _output_size(self.cell)
+            width = memory_shape[-1] + cells.output_size(self.cell)
             self.attentional_projection.build((batch, None, width))
 
     def call(
@@ -263,7 +251,7 @@ class AttentionDecoder(keras.layers.Layer):
         """The fast way of "after": attention is one batched product for all steps."""
         states, *state = self.recurrent(
             inputs,
-            initial_state=_nested(self.cell, state),
+            initial_state=cells.nested(self.cell, state),
             mask=inputs_mask,
             training=training,
         )
@@ -273,50 +261,47 @@ class AttentionDecoder(keras.layers.Layer):
         return outputs, weights, keras.tree.flatten(state)
 
     def _attend_at_each_step(self, inputs, inputs_mask, state, source, training):
-        """The loop, Keras's own, around `_step`.
+        """The general way: `_step` in a loop."""
+        extras = {}
+        dropout_mask = self.attention.dropout_mask(inputs, source.value, training)
+        if dropout_mask is not None:
+            extras["dropout_mask"] = self._steps_first(dropout_mask)
+        if source.mask is not None and len(source.mask.shape) == 3:
+            extras["memory_mask"] = ops.cast(source.mask, self.compute_dtype)
+            source = source._replace(mask=None)
 
-        The source is taken from the enclosing scope, so that every backend sees that it
-        does not change from step to step. What does change enters beside the inputs, and
-        the weights leave behind the outputs, because `RNN` carries one tensor each way.
-        """
-        source, extras = self._extras(inputs, source, training)
+        def step(inputs, state, **extra):
+            return self._step(inputs, state, source, training, **extra)
 
-        def step(packed, state):
-            inputs_step, extra = _unpack(packed, inputs.shape[-1], extras)
-            output, weights, state = self._step(inputs_step, state, source, training, **extra)
-            return _pack(output, weights), state
-
-        loop = keras.layers.RNN(
-            _FunctionCell(step, self.state_size, self.compute_dtype),
-            return_sequences=True,
-            return_state=True,
-            zero_output_for_mask=True,
-            dtype=self.dtype_policy,
-        )
-        with self._cell_dropout(inputs, state, training):
-            packed = _pack(inputs, *extras.values(), steps=True)
-            packed, *state = loop(packed, initial_state=state, mask=inputs_mask)
-        outputs, weights = packed[..., : self.output_size], packed[..., self.output_size :]
-        batch, steps = ops.shape(inputs)[0], ops.shape(inputs)[1]
-        outputs = ops.reshape(outputs, (batch, steps, self.output_size))
-        source_steps = ops.shape(source.value)[1]
-        weights = ops.reshape(weights, (batch, steps, *self._heads(), source_steps))
-        if self._heads():
-            weights = ops.transpose(weights, (0, 2, 1, 3))
-        return outputs, weights, state
+        batch = ops.shape(inputs)[0]
+        with cells.drawn_dropout(self.cell, batch, self.cell_width, training):
+            outputs, weights, state = run_loop(
+                step,
+                inputs,
+                extras,
+                state,
+                inputs_mask,
+                output_size=self.output_size,
+                weights_shape=(*self._heads(), ops.shape(source.value)[1]),
+                policy=self.dtype_policy,
+            )
+        return outputs, self._steps_first(weights), state
 
     def _step(self, inputs, state, source, training, dropout_mask=None, memory_mask=None):
         """The one step: what generation, the loop and `step` all run."""
         if memory_mask is not None:
-            source = source._replace(mask=memory_mask)
+            mask = ops.expand_dims(functions.as_mask(memory_mask), 1)
+            source = source._replace(mask=mask)
+        if dropout_mask is not None:
+            dropout_mask = ops.expand_dims(dropout_mask, -2)
         cell_states = state[:-1] if self.input_feeding else state
         if self.attend == "before":
-            query = cell_states[self._query_index()]
+            query = cell_states[cells.query_index(self.cell)]
             context, weights = self._attend_once(query, source, dropout_mask)
             inputs = ops.concatenate([inputs, context], axis=-1)
         elif self.input_feeding:
             inputs = ops.concatenate([inputs, state[-1]], axis=-1)
-        output, cell_states = self._run_cell(inputs, cell_states, training)
+        output, cell_states = cells.run(self.cell, inputs, cell_states, training)
         if self.attend == "after":
             context, weights = self._attend_once(output, source, dropout_mask)
         if self.projects:
@@ -328,58 +313,15 @@ class AttentionDecoder(keras.layers.Layer):
         context, weights = self.attention.attend(query, source, None, dropout_mask)
         return ops.squeeze(context, 1), ops.squeeze(weights, -2)
 
-    def _run_cell(self, inputs, cell_states, training):
-        accepted = inspect.signature(self.cell.call).parameters
-        kwargs = {"training": training} if "training" in accepted else {}
-        output, states = self.cell(inputs, _nested(self.cell, cell_states), **kwargs)
-        return output, keras.tree.flatten(states)
-
     def _attentional(self, context, state):
         return self.attentional_projection(ops.concatenate([context, state], axis=-1))
-
-    def _extras(self, inputs, source, training):
-        """What differs from step to step besides the inputs, each (B, T, ., S)."""
-        extras = {}
-        dropout_mask = self.attention.dropout_mask(inputs, source.value, training)
-        if dropout_mask is not None:
-            heads_inside = (0, 2, 1, 3) if self._heads() else (0, 1, 2)
-            extras["dropout_mask"] = ops.transpose(dropout_mask, heads_inside)
-        if source.mask is not None and len(source.mask.shape) == 3:
-            extras["memory_mask"] = ops.cast(source.mask, self.compute_dtype)
-            source = source._replace(mask=None)
-        return source, extras
-
-    @contextlib.contextmanager
-    def _cell_dropout(self, inputs, state, training):
-        """Draws the dropout masks of Keras's cells before the loop, as `RNN` does.
-
-        Inside the loop they would be new at each step (or, on JAX, leak from it).
-        """
-        cells = [c for c in _cells(self.cell) if hasattr(c, "reset_dropout_mask")]
-        if not training or not cells:
-            yield
-            return
-        batch = ops.shape(inputs)[0]
-        width = self.cell_width
-        for cell in _cells(self.cell):
-            size = keras.tree.flatten(cell.state_size)[0]
-            if cell in cells:
-                cell.get_dropout_mask(ops.ones((batch, width), self.compute_dtype))
-                cell.get_recurrent_dropout_mask(ops.ones((batch, size), self.compute_dtype))
-            width = _output_size(cell)
-        try:
-            yield
-        finally:
-            for cell in cells:
-                cell.reset_dropout_mask()
-                cell.reset_recurrent_dropout_mask()
 
     def _heads(self):
         return (self.attention.num_heads,) if self.attention.num_heads > 1 else ()
 
-    def _query_index(self):
-        """Where the top cell's first state stands among the cell's states."""
-        return sum(len(keras.tree.flatten(c.state_size)) for c in _cells(self.cell)[:-1])
+    def _steps_first(self, weights):
+        """(B, H, T, S) to (B, T, H, S), or back; (B, T, S) as it is."""
+        return ops.transpose(weights, (0, 2, 1, 3)) if self._heads() else weights
 
     def _full_state(self, initial_state, inputs):
         """The state as a flat list in the compute dtype, checked; h~_0 is 0 if left out."""
@@ -442,97 +384,22 @@ class AttentionDecoder(keras.layers.Layer):
             )
 
 
-class _FunctionCell:
-    """A step function in the form that `keras.layers.RNN` takes as a cell."""
-
-    def __init__(self, step, state_size, compute_dtype):
-        self.call = step
-        self.state_size = state_size
-        self.compute_dtype = compute_dtype
-
-    def __call__(self, inputs, states):
-        return self.call(inputs, list(states))
-
-
-def _pack(*tensors, steps=False):
-    """One tensor (B, .), or (B, T, .) with `steps`, of what is flattened behind that."""
-    kept = 2 if steps else 1
-    flat = []
-    for tensor in tensors:
-        lead = ops.shape(tensor)[:kept]
-        flat.append(
-            tensor if len(tensor.shape) == kept + 1 else ops.reshape(tensor, (*lead, -1))
-        )
-    return ops.concatenate(flat, axis=-1) if len(flat) > 1 else flat[0]
-
-
-def _unpack(packed, width, extras):
-    """The inputs (B, width) of one step and its `extras`, each (B, ., 1, S)."""
-    batch = ops.shape(packed)[0]
-    inputs = ops.reshape(packed[:, :width], (batch, width))
-    found, start = {}, width
-    for name, extra in extras.items():
-        sizes = ops.shape(extra)[2:]
-        stop = start + math.prod(sizes)
-        step = ops.reshape(packed[:, start:stop], (batch, *sizes))
-        found[name] = ops.expand_dims(step, -2)
-        start = stop
-    if "memory_mask" in found:
-        found["memory_mask"] = functions.as_mask(found["memory_mask"])
-    return inputs, found
-
-
-def _whole_sequence(cell):
-    """The recurrent layer that runs this very `cell`: Keras's fast one where there is one."""
-    settings = {
-        "return_sequences": True,
-        "return_state": True,
-        "dtype": cell.dtype_policy,
-        "name": f"{cell.name}_sequence",
-    }
-    fast = FAST_LAYERS.get(type(cell))
-    if fast is None:
-        return keras.layers.RNN(cell, **settings)
-    layer = fast.from_config({**cell.get_config(), **settings})
-    layer.cell = cell
-    return layer
-
-
 def _check_parts(cell, attention):
-    for one in _cells(cell):
+    for one in cells.single_cells(cell):
+        if isinstance(one, keras.layers.RNN):
+            raise ValueError(
+                "AttentionDecoder: `cell` should be a cell, but received the layer "
+                f"{type(one).__name__}. Fix: pass a cell, such as GRUCell(128)."
+            )
         if not isinstance(one, keras.layers.Layer) or not hasattr(one, "state_size"):
             raise ValueError(
                 "AttentionDecoder: `cell` should be a Keras cell (a layer with "
                 f"`state_size`) or a list of them, but received {one!r}. "
-                "Fix: pass GRUCell(128), not GRU(128) or a number."
+                "Fix: pass GRUCell(128)."
             )
-    if isinstance(cell, keras.layers.RNN):
-        raise ValueError(
-            "AttentionDecoder: `cell` should be a cell, but received the layer "
-            f"{type(cell).__name__}. Fix: pass {type(cell).__name__}Cell."
-        )
     if not isinstance(attention, BaseAttention):
         raise ValueError(
             "AttentionDecoder: `attention` should be a keras_attention layer, a subclass "
             f"of BaseAttention, but received {attention!r}. "
             "Fix: pass BahdanauAttention(units) or LuongAttention()."
         )
-
-
-def _cells(cell):
-    return list(cell.cells) if hasattr(cell, "cells") else [cell]
-
-
-def _output_size(cell):
-    size = getattr(cell, "output_size", None)
-    return size if size is not None else keras.tree.flatten(cell.state_size)[0]
-
-
-def _nested(cell, flat):
-    """The flat list of states in the cell's own structure, as plain lists."""
-
-    def plain(size):
-        return [plain(one) for one in size] if isinstance(size, (list, tuple)) else size
-
-    size = plain(cell.state_size)
-    return keras.tree.pack_sequence_as(size if isinstance(size, list) else [size], flat)
