@@ -43,10 +43,12 @@ def masked_softmax(scores, mask=None, axis=-1):
     matters. Computed and returned in float32 or wider.
     """
     scores = wide(scores)
-    if mask is None:
+    if mask is None and scores.shape[axis] != 1:  # for 1, Keras's softmax warns
         return ops.softmax(scores, axis=axis)
     nothing = -float("inf")
-    kept = ops.where(mask, scores, ops.full_like(scores, nothing))
+    kept = scores
+    if mask is not None:
+        kept = ops.where(mask, scores, ops.full_like(scores, nothing))
     top = ops.stop_gradient(ops.max(kept, axis=axis, keepdims=True))
     # An empty row has no maximum; 0 keeps the subtraction finite there.
     top = ops.where(top > nothing, top, ops.zeros_like(top))

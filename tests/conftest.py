@@ -1,0 +1,27 @@
+"""Shared by all tests: the seed, float64 on JAX, and the rows of the contract table."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import pytest
+
+if keras.backend.backend() == "jax":
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    """Weights are drawn anew, and alike in every run; no expected value depends on it."""
+    keras.utils.set_random_seed(20141409)
+
+
+@pytest.fixture(autouse=True)
+def float32_policy():
+    """A test that sets the global policy leaves the next one as it was."""
+    yield
+    keras.config.set_dtype_policy("float32")
+    keras.backend.clear_session()

@@ -1,0 +1,189 @@
+"""Every wrong input gives one error that names the tensor, both shapes, and the fix."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from keras_attention import (
+    AttentionDecoder,
+    BahdanauAttention,
+    BiEncoder,
+    LuongAttention,
+    MaskedSoftmax,
+)
+from rows import ATTENTIONS, D_V, ORDERS, B, S, T, U, decoder, lengths_mask, normal, query_width
+
+EVERY = pytest.mark.parametrize("name", ATTENTIONS)
+
+
+def message(call, *parts, error=ValueError):
+    """Runs `call`, which must fail with every one of `parts` in its message."""
+    with pytest.raises(error) as caught:
+        call()
+    text = str(caught.value)
+    for part in (*parts, "Fix:"):
+        assert part in text, f"{part!r} is not in: {text}"
+
+
+@EVERY
+@pytest.mark.parametrize("built", [False, True])
+def test_an_attention_refuses_what_would_broadcast(name, built):
+    width = query_width(name)
+    query, value = normal(B, T, width), normal(B, S, D_V, seed=1)
+    layer = ATTENTIONS[name]()
+    if built:
+        layer(query, value)
+    message(
+        lambda: layer(query, value[:, 0]), "`value`", "(B, S, D_v)", "return_sequences=True?"
+    )
+    message(lambda: layer(query, value[:1]), "`value`", f"B={B}", f"(1, {S}, {D_V})")
+    message(lambda: layer(query[:1], value), "`value`", "B=1", f"({B}, {S}, {D_V})")
+    message(lambda: layer(query[None], value), "`query`", "(B, T, D_q)")
+    message(
+        lambda: layer(query, value, value[:, 1:]), "`key`", f"S={S}", f"({B}, {S - 1}, {D_V})"
+    )
+    if built:
+        message(lambda: layer(query, value[..., :1]), "`value`", f"D_v={D_V}", f"({B}, {S}, 1)")
+        message(lambda: layer(query[..., :1], value), "`query`", f"D_q={width}")
+
+
+@EVERY
+def test_an_attention_refuses_a_mask_of_another_length(name):
+    query, value = normal(B, T, query_width(name)), normal(B, S, D_V, seed=1)
+    layer = ATTENTIONS[name]()
+    short = np.ones((B, S - 1), bool)
+    both = (f"({B}, {S - 1})", f"({B}, {S})")
+    message(lambda: layer(query, value, value_mask=short), "`value_mask`", *both)
+    message(lambda: layer(query, value, value_mask=short[:1]), "`value_mask`")
+    message(
+        lambda: layer(query, value, value_mask=np.ones((B, 1, S))), "`value_mask`", "(B, T, S)"
+    )
+    message(lambda: layer(query, value, query_mask=np.ones((B, T + 1))), "`query_mask`")
+    message(
+        lambda: layer(query[:, 0], value, query_mask=np.ones((B, 1))), "`query_mask`", "(B,)"
+    )
+
+
+def test_dot_of_other_widths_points_to_general():
+    message(lambda: LuongAttention("dot")(normal(B, T, 4), normal(B, S, 6)), "general", "D_q=4")
+    for layer in (BahdanauAttention(7), LuongAttention(), LuongAttention("concat", units=7)):
+        assert tuple(layer(normal(B, T, 4), normal(B, S, 6))[0].shape) == (B, T, 6)
+
+
+@pytest.mark.parametrize(
+    "make, parts",
+    [
+        (lambda: BahdanauAttention(0), ["units", "0"]),
+        (lambda: BahdanauAttention(2.5), ["units", "2.5"]),
+        (lambda: BahdanauAttention(True), ["units"]),
+        (lambda: BahdanauAttention(5, dropout=1.0), ["dropout", "1.0"]),
+        (lambda: LuongAttention("foo"), ["score", "'foo'", "'dot', 'general', 'concat'"]),
+        (lambda: LuongAttention("concat"), ["units", "None"]),
+        (lambda: LuongAttention("general", units=5), ["units", "concat"]),
+        (lambda: LuongAttention(num_heads=0), ["num_heads", "0"]),
+        (lambda: BiEncoder(layers.GRU(3), merge_mode="avg"), ["merge_mode", "'avg'", "'ave'"]),
+        (lambda: BiEncoder(layers.GRU(3), merge_mode=None), ["merge_mode"]),
+        (lambda: BiEncoder(layers.GRU(3), state_units=0), ["state_units"]),
+        (lambda: BiEncoder(layers.GRUCell(3)), ["layer", "RNN(cell)"]),
+        (lambda: BiEncoder(layers.GRU(3, stateful=True)), ["stateful"]),
+        (lambda: BiEncoder([]), ["layer", "empty"]),
+        (lambda: AttentionDecoder(layers.GRU(3), LuongAttention()), ["cell", "GRUCell"]),
+        (lambda: AttentionDecoder(7, LuongAttention()), ["cell", "7"]),
+        (lambda: AttentionDecoder(layers.GRUCell(3), layers.Attention()), ["attention"]),
+        (
+            lambda: AttentionDecoder(layers.GRUCell(3), LuongAttention(), attend="during"),
+            ["'during'"],
+        ),
+        (lambda: decoder("bahdanau", input_feeding=True), ["input_feeding", "attend='after'"]),
+        (lambda: decoder(attentional_units=0), ["attentional_units"]),
+    ],
+)
+def test_a_bad_argument_is_refused_at_construction(make, parts):
+    message(make, *parts)
+
+
+def test_heads_that_do_not_divide_are_refused_at_build():
+    for name, layer in [
+        ("value", LuongAttention("general", num_heads=4)),
+        ("query", LuongAttention("concat", units=7, num_heads=2)),
+    ]:
+        message(lambda layer=layer: layer(normal(B, T, 4), normal(B, S, 6)), name, "num_heads")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_decoder_names_the_tensor_that_does_not_fit(order):
+    layer = decoder(order=order)
+    inputs, memory = normal(B, T, 4), normal(B, S, D_V, seed=1)
+    message(lambda: layer(inputs, memory[:, 0]), "`memory`", "return_sequences=True?")
+    message(lambda: layer(inputs[:, 0], memory), "`inputs`", "(B, T, D_x)")
+    message(lambda: layer(inputs, memory[:1]), "`memory`", f"B={B}", f"(1, {S}, {D_V})")
+    short = lengths_mask([1, 1], S - 1)
+    message(
+        lambda: layer(inputs, memory, memory_mask=short), "`memory_mask`", f"({B}, {S - 1})"
+    )
+    message(lambda: layer(inputs, memory, inputs_mask=short), "`inputs_mask`", f"({B}, {T})")
+    layer(inputs, memory)
+    message(lambda: layer(inputs[..., :1], memory), "`inputs`", "D_x=4")
+    message(lambda: layer(inputs, memory[..., :1]), "`memory`", f"D_v={D_V}")
+
+
+def test_an_initial_state_of_another_count_width_or_batch_is_refused():
+    inputs, memory = normal(B, T, 4), normal(B, S, D_V, seed=1)
+    state = normal(B, U, seed=2)
+
+    def start(layer, value):
+        return lambda: layer(inputs, memory, initial_state=value)
+
+    lstm, gru = decoder(cell="lstm"), decoder(cell="gru")
+    message(start(lstm, state), "initial_state", "2 tensors", "received 1", f"({B}, {U})")
+    message(start(lstm, [state] * 3), "initial_state", "2 tensors", "received 3")
+    message(start(lstm, [state, state[:1]]), "initial_state[1]", f"B={B}", f"(1, {U})")
+    message(start(gru, state[:, :3]), "initial_state[0]", f"U={U}", f"({B}, 3)")
+    message(start(decoder(cell="stack"), [state]), "3 tensors", "state * 2")
+    feeding = decoder(order="feeding")
+    message(start(feeding, [state] * 3), "1 or 2 tensors", "received 3")
+    for given in (state, [state], (state,)):
+        gru(inputs, memory, initial_state=given)
+
+
+def test_an_encoder_names_the_tensor_that_does_not_fit():
+    encoder = BiEncoder(layers.GRU(U))
+    message(lambda: encoder(normal(B, S)), "`inputs`", "(B, S, D)", "embed")
+    encoder(normal(B, S, 4))
+    message(lambda: encoder(normal(B, S, 3)), "`inputs`", "D=4", f"({B}, {S}, 3)")
+    mask = np.ones((B, S + 1))
+    message(lambda: encoder(normal(B, S, 4), mask=mask), "`mask`", f"({B}, {S + 1})")
+
+
+def test_a_softmax_mask_must_broadcast_without_widening_the_scores():
+    scores = normal(2, 3, 5)
+    for shape in [(2, 3, 4), (2, 2, 5), (7, 2, 3, 5), (3, 3, 5)]:
+        message(
+            lambda shape=shape: MaskedSoftmax()(scores, np.ones(shape)), "`mask`", str(shape)
+        )
+
+
+def test_the_errors_come_while_a_functional_model_is_built():
+    inputs, vector = keras.Input((None, 4)), keras.Input((D_V,))
+    message(lambda: decoder()(inputs, vector), "`memory`", "return_sequences=True?")
+    message(lambda: BahdanauAttention(3)(inputs, vector), "`value`", "return_sequences=True?")
+    layer = decoder()
+    layer(inputs, keras.Input((None, D_V)))
+    message(lambda: layer(inputs, keras.Input((None, 5))), "`memory`", f"D_v={D_V}")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.RaggedTensor")
+def test_a_ragged_tensor_is_refused_with_the_remedy():
+    import tensorflow as tf
+
+    ragged = tf.RaggedTensor.from_row_lengths(normal(7, 6), [5, 2])
+    dense = normal(2, 5, 6)
+    for call in (
+        lambda: BahdanauAttention(3)(dense, ragged),
+        lambda: BahdanauAttention(3)(ragged, dense),
+        lambda: decoder()(dense, ragged),
+        lambda: decoder()(ragged, dense),
+        lambda: BiEncoder(layers.GRU(3))(ragged),
+    ):
+        message(call, ".to_tensor()", "mask", error=TypeError)
