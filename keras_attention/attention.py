@@ -37,7 +37,7 @@ class BahdanauAttention(BaseAttention):
 
     >>> query, value = keras.random.normal((2, 3, 4)), keras.random.normal((2, 5, 6))
     >>> context, weights = BahdanauAttention(7)(query, value)
-    >>> context.shape, weights.shape
+    >>> tuple(context.shape), tuple(weights.shape)
     ((2, 3, 6), (2, 3, 5))
 
     Reference:
@@ -112,7 +112,7 @@ class LuongAttention(BaseAttention):
 
     >>> query, value = keras.random.normal((2, 3, 4)), keras.random.normal((2, 5, 6))
     >>> context, weights = LuongAttention("general", num_heads=2)(query, value)
-    >>> context.shape, weights.shape
+    >>> tuple(context.shape), tuple(weights.shape)
     ((2, 3, 6), (2, 2, 3, 5))
 
     Reference:

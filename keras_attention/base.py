@@ -68,6 +68,10 @@ class BaseAttention(keras.layers.Layer):
     >>> class ScaledDotAttention(BaseAttention):
     ...     def compute_scores(self, query, keys):
     ...         return functions.dot_scores(query, keys) / keys.shape[-1] ** 0.5
+    >>> query, value = keras.random.normal((2, 3, 6)), keras.random.normal((2, 5, 6))
+    >>> context, weights = ScaledDotAttention()(query, value)
+    >>> tuple(context.shape), tuple(weights.shape)
+    ((2, 3, 6), (2, 3, 5))
     """
 
     num_heads = 1

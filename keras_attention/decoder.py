@@ -12,7 +12,7 @@ from keras_attention.attention import BahdanauAttention
 from keras_attention.base import BaseAttention
 from keras_attention.loop import run_loop
 from keras_attention.masking import CarryMask
-from keras_attention.policies import kept_policies, spread_policy
+from keras_attention.parts import kept_policies, part_config, spread_policy
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -72,7 +72,7 @@ class AttentionDecoder(keras.layers.Layer):
     >>> decoder = AttentionDecoder(keras.layers.GRUCell(7), BahdanauAttention(5))
     >>> inputs, memory = keras.random.normal((2, 3, 4)), keras.random.normal((2, 5, 6))
     >>> outputs, weights, state = decoder(inputs, memory)
-    >>> outputs.shape, weights.shape, [s.shape for s in state]
+    >>> tuple(outputs.shape), tuple(weights.shape), [tuple(s.shape) for s in state]
     ((2, 3, 7), (2, 3, 5), [(2, 7)])
 
     References:
@@ -232,8 +232,8 @@ class AttentionDecoder(keras.layers.Layer):
 
     def get_config(self):
         config = {
-            "cell": keras.saving.serialize_keras_object(self.cell),
-            "attention": keras.saving.serialize_keras_object(self.attention),
+            "cell": part_config(self.cell),
+            "attention": part_config(self.attention),
             "attend": self.attend,
             "attentional_units": self.attentional_units,
             "input_feeding": self.input_feeding,

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_attention import checks, functions
-from keras_attention.policies import kept_policies, spread_policy
+from keras_attention.parts import kept_policies, part_config, spread_policy
 
 MERGE_MODES = ("concat", "sum", "ave", "mul")
 
@@ -60,7 +60,7 @@ class BiEncoder(keras.layers.Layer):
 
     >>> encoder = BiEncoder(keras.layers.GRU(8), state_units=7)
     >>> memory, state = encoder(keras.random.normal((2, 5, 3)))
-    >>> memory.shape, [s.shape for s in state]
+    >>> tuple(memory.shape), [tuple(s.shape) for s in state]
     ((2, 5, 16), [(2, 7)])
 
     Reference:
@@ -136,10 +136,7 @@ class BiEncoder(keras.layers.Layer):
 
     def get_config(self):
         config = {
-            "layer": [
-                keras.saving.serialize_keras_object(both.forward_layer)
-                for both in self.directions
-            ],
+            "layer": [part_config(both.forward_layer) for both in self.directions],
             "merge_mode": self.merge_mode,
             "state_units": self.state_units,
             "bridge": self.bridge and keras.activations.serialize(self.bridge),

@@ -35,8 +35,10 @@ class MaskedSoftmax(keras.layers.Layer):
 
     Example:
 
-    >>> MaskedSoftmax()([[0.0, 1.0, 1e4]], mask=[[True, True, False]])
-    [[0.26894142, 0.73105858, 0.0]]
+    >>> scores, mask = ops.array([[0.0, 1.0, 1e4]]), ops.array([[True, True, False]])
+    >>> weights = MaskedSoftmax()(scores, mask=mask)
+    >>> [f"{float(weight):.3f}" for weight in weights[0]]
+    ['0.269', '0.731', '0.000']
     """
 
     def __init__(self, axis=-1, **kwargs):

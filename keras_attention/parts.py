@@ -1,4 +1,4 @@
-"""How a dtype policy reaches the layers inside a layer."""
+"""Layers inside a layer: how a dtype policy reaches them, and how they are saved."""
 
 import contextlib
 import contextvars
@@ -38,3 +38,19 @@ def _parts(layer):
     for inner in [getattr(layer, "cell", None), *getattr(layer, "cells", [])]:
         if isinstance(inner, keras.layers.Layer):
             yield from _parts(inner)
+
+
+def part_config(layer):
+    """What a layer's config says of a layer inside it: arguments, and no shapes.
+
+    Keras notes the shapes that a layer was built for. The outer layer builds its parts
+    itself, and a copy of it may be built for other shapes.
+    """
+    return _without_shapes(keras.saving.serialize_keras_object(layer))
+
+
+def _without_shapes(config):
+    if isinstance(config, dict):
+        kept = {key: value for key, value in config.items() if key != "build_config"}
+        return {key: _without_shapes(value) for key, value in kept.items()}
+    return [_without_shapes(one) for one in config] if isinstance(config, list) else config

@@ -1,0 +1,183 @@
+"""Promises that every public layer keeps: a new layer is a new row of LAYERS."""
+
+import doctest
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import keras_attention
+from keras_attention import (
+    AttentionDecoder,
+    BahdanauAttention,
+    BaseAttention,
+    BiEncoder,
+    LuongAttention,
+    MaskedSoftmax,
+    functions,
+)
+from rows import D_Q, D_V, B, S, T, arrays, normal
+
+QUERY, VALUE = (B, T, D_Q), (B, S, D_V)
+
+# The layer with every argument off its default, and the shapes it is called with.
+LAYERS = {
+    "MaskedSoftmax": (lambda: MaskedSoftmax(axis=1, name="renamed"), [QUERY]),
+    "BahdanauAttention": (
+        lambda: BahdanauAttention(
+            7,
+            kernel_initializer="he_normal",
+            kernel_regularizer=keras.regularizers.L2(0.1),
+            dropout=0.2,
+            seed=3,
+            name="renamed",
+        ),
+        [QUERY, VALUE],
+    ),
+    "LuongAttention": (
+        lambda: LuongAttention(
+            "concat",
+            units=9,
+            num_heads=3,
+            use_scale=True,
+            kernel_initializer="he_normal",
+            kernel_regularizer="l1",
+            dropout=0.2,
+            seed=3,
+            name="renamed",
+        ),
+        [QUERY, VALUE],
+    ),
+    "BiEncoder": (
+        lambda: BiEncoder(
+            [layers.LSTM(5, dropout=0.1, seed=1), layers.GRU(7, reset_after=False)],
+            merge_mode="sum",
+            state_units=11,
+            bridge="relu",
+            name="renamed",
+        ),
+        [VALUE],
+    ),
+    "AttentionDecoder": (
+        lambda: AttentionDecoder(
+            [layers.LSTMCell(5, dropout=0.1), layers.GRUCell(7, recurrent_dropout=0.1)],
+            BahdanauAttention(9, dropout=0.1),
+            attend="after",
+            attentional_units=13,
+            input_feeding=True,
+            name="renamed",
+        ),
+        [QUERY, VALUE],
+    ),
+}
+EVERY = pytest.mark.parametrize("name", LAYERS)
+
+
+def built(name):
+    make, shapes = LAYERS[name]
+    layer, inputs = make(), [normal(*shape, seed=i) for i, shape in enumerate(shapes)]
+    return layer, inputs, layer(*inputs)
+
+
+def test_the_table_holds_every_public_layer():
+    assert {*LAYERS, "BaseAttention"} == set(keras_attention.__all__)
+
+
+@EVERY
+def test_the_shapes_that_are_promised_are_the_shapes_that_come(name):
+    layer, inputs, results = built(name)
+    promised = layer.compute_output_shape(*[x.shape for x in inputs])
+    flat = [promised] if isinstance(promised[0], int) else _flat_shapes(promised)
+    assert flat == [tuple(one.shape) for one in keras.tree.flatten(results)]
+    symbolic = make_symbolic(layer, inputs)
+    assert len(symbolic) == len(flat)
+    for one, shape in zip(symbolic, flat, strict=True):
+        assert [size for size in one.shape if size is not None] == [
+            size for size, at in zip(shape, one.shape, strict=True) if at is not None
+        ]
+
+
+def make_symbolic(layer, inputs):
+    return keras.tree.flatten(layer(*[keras.Input((None, x.shape[-1])) for x in inputs]))
+
+
+def _flat_shapes(shapes):
+    if isinstance(shapes, tuple) and all(isinstance(size, int) for size in shapes):
+        return [shapes]
+    return [one for part in shapes for one in _flat_shapes(part)]
+
+
+@EVERY
+def test_the_config_is_json_and_makes_the_same_layer(name):
+    layer, inputs, results = built(name)
+    config = layer.get_config()
+    again = type(layer).from_config(json.loads(json.dumps(config)))
+    assert json.dumps(again.get_config()) == json.dumps(config)
+    assert again.name == "renamed"
+    again(*inputs)
+    again.set_weights(layer.get_weights())
+    for one, want in zip(arrays(again(*inputs)), arrays(results), strict=True):
+        np.testing.assert_array_equal(one, want)
+
+
+@EVERY
+def test_every_constructor_argument_is_an_attribute_and_in_the_config(name):
+    layer, _, _ = built(name)
+    wanted = [
+        p for c in type(layer).__mro__ if c.__module__.startswith("keras_attention")
+        for p in inspect.signature(c.__init__).parameters
+    ]  # fmt: skip
+    for argument in set(wanted) - {"self", "kwargs"}:
+        assert hasattr(layer, argument), argument
+        assert argument in layer.get_config(), argument
+
+
+@EVERY
+def test_what_stays_on_a_layer_is_no_tensor(name):
+    layer, _, _ = built(name)
+    weights = {id(v) for v in layer.variables}
+    for part in layer._flatten_layers():
+        for key, value in vars(part).items():
+            for one in keras.tree.flatten(value):
+                tensor = ops.is_tensor(one) or isinstance(one, (np.ndarray, keras.KerasTensor))
+                assert not tensor or id(one) in weights, f"{part.name}.{key}"
+
+
+@EVERY
+def test_the_docstring_states_shapes_and_errors_and_its_example_runs(name):
+    check_docstring(getattr(keras_attention, name))
+
+
+def test_the_template_s_own_example_runs():
+    check_docstring(BaseAttention)
+
+
+def check_docstring(layer):
+    text = inspect.getdoc(layer)
+    for section in ("Args:", "Example"):
+        assert section in text
+    names = {name: getattr(keras_attention, name) for name in keras_attention.__all__}
+    names |= {"keras": keras, "ops": ops, "functions": functions}
+    test = doctest.DocTestParser().get_doctest(text, names, layer.__name__, None, 0)
+    assert len(test.examples) >= 3
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_a_new_attention_is_a_formula_and_works_in_a_decoder():
+    class Distance(BaseAttention):
+        """The nearest keys weigh most."""
+
+        def compute_scores(self, query, keys):
+            gap = ops.expand_dims(query, 2) - ops.expand_dims(keys, 1)
+            return -functions.wide(ops.sum(ops.square(gap), axis=-1))
+
+    value = normal(B, S, 6, seed=1)
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    _, weights = Distance()(10 * value[:, :2], 10 * value, value_mask=mask)
+    np.testing.assert_allclose(arrays(weights)[0], np.stack([np.eye(2, S)] * 2), atol=1e-5)
+    decoder = AttentionDecoder(layers.GRUCell(6), Distance())
+    outputs, _, _ = decoder(normal(B, T, 4), value, memory_mask=mask)
+    assert tuple(outputs.shape) == (B, T, 6)
