@@ -66,7 +66,11 @@ def whole_sequence(cell):
     fast = FAST_LAYERS.get(type(cell))
     if fast is None:
         return keras.layers.RNN(cell, **settings)
-    layer = fast.from_config({**cell.get_config(), **settings})
+    undropped = {"dropout": 0.0, "recurrent_dropout": 0.0}
+    layer = fast.from_config({**cell.get_config(), **undropped, **settings})
+    # Keras goes on tracking the cell that is replaced here. Without dropout it has no
+    # random state, and as "built" it has no weights to make and stops no `quantize`.
+    layer.cell.built = True
     layer.cell = cell
     return layer
 

@@ -13,8 +13,10 @@ from keras import ops
 
 
 def wide(x):
-    """`x` in float32, or in its own dtype where that is wider (float64)."""
-    return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    """`x` in float32, or in float64 where it is that already."""
+    # Not keras.backend.result_type: on JAX it narrows float64 to float32.
+    is_double = keras.backend.standardize_dtype(x.dtype) == "float64"
+    return ops.cast(x, "float64" if is_double else "float32")
 
 
 def as_mask(mask):

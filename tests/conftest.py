@@ -25,3 +25,16 @@ def float32_policy():
     yield
     keras.config.set_dtype_policy("float32")
     keras.backend.clear_session()
+
+
+@pytest.fixture
+def op_by_op():
+    """JAX runs a loop operation by operation instead of compiling it anew at each call.
+
+    For tests of values at small sizes; test_compilation checks that compiled is equal.
+    """
+    if keras.backend.backend() != "jax":
+        yield
+        return
+    with jax.disable_jit():
+        yield

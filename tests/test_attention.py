@@ -22,6 +22,8 @@ from rows import (
     score_functions,
 )
 
+pytestmark = pytest.mark.usefixtures("op_by_op")
+
 EVERY = pytest.mark.parametrize("name", ATTENTIONS)
 HEADS = {"heads": 3, "concat_heads": 3}
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}

@@ -21,6 +21,8 @@ from keras_attention import (
 )
 from rows import D_Q, D_V, B, S, T, arrays, normal
 
+pytestmark = pytest.mark.usefixtures("op_by_op")
+
 QUERY, VALUE = (B, T, D_Q), (B, S, D_V)
 
 # The layer with every argument off its default, and the shapes it is called with.

@@ -28,6 +28,8 @@ from rows import (
     score_functions,
 )
 
+pytestmark = pytest.mark.usefixtures("op_by_op")
+
 # Every attention with one order, every cell with every order: not the whole product.
 TABLE = [(a, "gru", o) for a, o in zip(ATTENTIONS, itertools.cycle(ORDERS))] + [
     (a, c, o)

@@ -9,6 +9,8 @@ import reference
 from keras_attention import BiEncoder
 from rows import STEPS, U, array, arrays, normal
 
+pytestmark = pytest.mark.usefixtures("op_by_op")
+
 LAYERS = {
     "simple": lambda **kw: layers.SimpleRNN(U, bias_initializer="ones", **kw),
     "gru": lambda **kw: layers.GRU(U, bias_initializer="ones", **kw),

@@ -14,6 +14,8 @@ from keras_attention import (
 )
 from rows import ATTENTIONS, D_V, ORDERS, B, S, T, U, decoder, lengths_mask, normal, query_width
 
+pytestmark = pytest.mark.usefixtures("op_by_op")
+
 EVERY = pytest.mark.parametrize("name", ATTENTIONS)
 
 

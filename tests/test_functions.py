@@ -10,6 +10,8 @@ from gradients import input_gradients
 from keras_attention import LuongAttention, MaskedSoftmax, functions
 from rows import array, normal
 
+pytestmark = pytest.mark.usefixtures("op_by_op")
+
 E = np.e
 
 

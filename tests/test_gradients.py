@@ -8,6 +8,8 @@ from gradients import input_gradients, weight_gradients
 from keras_attention import AttentionDecoder, BiEncoder
 from rows import ATTENTIONS, CELLS, ORDERS, array, arrays, lengths_mask, normal, query_width
 
+pytestmark = pytest.mark.usefixtures("op_by_op")
+
 STEP = 1e-6
 
 
