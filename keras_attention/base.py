@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_attention import checks, functions
 from keras_attention.masking import CarryMask
+from keras_attention.parts import SavedSeeds
 
 
 class Source(NamedTuple):
@@ -28,7 +29,7 @@ class Source(NamedTuple):
     mask: object = None
 
 
-class BaseAttention(keras.layers.Layer):
+class BaseAttention(SavedSeeds, keras.layers.Layer):
     """The template: project, score, normalise, sum.
 
         e_{t,i} = score(q_t, k_i)                 the subclass
@@ -93,6 +94,7 @@ class BaseAttention(keras.layers.Layer):
         for name, shape in shapes.items():
             checks.check_known_width(self, name, shape)
         self.widths = {name: shape[-1] for name, shape in shapes.items()}
+        self.carry_mask.build(query_shape)
 
     def call(
         self,

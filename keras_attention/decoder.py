@@ -12,11 +12,11 @@ from keras_attention.attention import BahdanauAttention
 from keras_attention.base import BaseAttention
 from keras_attention.loop import run_loop
 from keras_attention.masking import CarryMask
-from keras_attention.parts import kept_policies, part_config, spread_policy
+from keras_attention.parts import SavedSeeds, kept_policies, part_config, spread_policy
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionDecoder(keras.layers.Layer):
+class AttentionDecoder(SavedSeeds, keras.layers.Layer):
     """A recurrent decoder with attention, in the order of either paper.
 
         attend="before"  (Bahdanau)              attend="after"  (Luong)
@@ -109,7 +109,8 @@ class AttentionDecoder(keras.layers.Layer):
                 "where the context already enters the cell. Fix: attend='after'."
             )
         super().__init__(**kwargs)
-        spread_policy(kwargs.get("dtype"), cell, attention)
+        spread_policy(kwargs.get("dtype"), cell)
+        spread_policy(kwargs.get("dtype"), attention)
         self.cell = cell
         self.attention = attention
         self.attend = attend
@@ -140,6 +141,7 @@ class AttentionDecoder(keras.layers.Layer):
         checks.check_known_width(self, "inputs", inputs_shape)
         checks.check_known_width(self, "memory", memory_shape)
         self.widths = {"inputs": inputs_shape[-1], "memory": memory_shape[-1]}
+        self.carry_mask.build(inputs_shape)
         query_width = cells.output_size(self.cell)
         if self.attend == "before":
             query_width = cells.state_sizes(self.cell)[cells.query_index(self.cell)]

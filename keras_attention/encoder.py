@@ -7,13 +7,13 @@ import keras
 from keras import ops
 
 from keras_attention import checks, functions
-from keras_attention.parts import kept_policies, part_config, spread_policy
+from keras_attention.parts import SavedSeeds, kept_policies, part_config, spread_policy
 
 MERGE_MODES = ("concat", "sum", "ave", "mul")
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class BiEncoder(keras.layers.Layer):
+class BiEncoder(SavedSeeds, keras.layers.Layer):
     """A recurrent layer read in both directions, with a bridge to the decoder.
 
         h_i = [h_fwd_i; h_bwd_i]                         memory
@@ -160,7 +160,7 @@ class BiEncoder(keras.layers.Layer):
         )
         if hasattr(layer, "use_cudnn"):  # not part of Keras's config
             pattern.use_cudnn = layer.use_cudnn
-        spread_policy(dtype, pattern)
+        spread_policy(dtype, pattern, copy_of=layer)
         return keras.layers.Bidirectional(
             pattern,
             merge_mode=self.merge_mode,

@@ -61,7 +61,8 @@ def masked_softmax(scores, mask=None, axis=-1):
 
 def dot_scores(query, keys):
     """e_{t,i} = q_t . k_i for query (..., T, D) and keys (..., S, D): (..., T, S)."""
-    return ops.matmul(wide(query), ops.swapaxes(wide(keys), -1, -2))
+    # Not matmul with transposed keys: in a loop, a transposed copy would be kept per step.
+    return ops.einsum("...td,...sd->...ts", wide(query), wide(keys))
 
 
 def additive_scores(query, keys, vector):

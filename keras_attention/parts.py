@@ -1,4 +1,4 @@
-"""Layers inside a layer: how a dtype policy reaches them, and how they are saved."""
+"""Layers inside a layer: their dtype policies, and how they and their seeds are saved."""
 
 import contextlib
 import contextvars
@@ -18,19 +18,20 @@ def kept_policies():
         _kept.reset(token)
 
 
-def spread_policy(dtype, *layers):
-    """Gives `dtype` to the layers, and their cells, that have no policy of their own.
+def spread_policy(dtype, layer, copy_of=None):
+    """Gives `dtype` to a layer, and its cells, where they have no policy of their own.
 
     `dtype` is what the outer layer was given: None leaves every part as it is. A part
-    has a policy of its own where it differs from the global one.
+    without a policy of its own holds the very object of the global one; a part that was
+    told "float32" holds an equal one. A copy is told all, so ask what it is a copy of.
     """
     if dtype is None or _kept.get():
         return
     policy = keras.dtype_policies.get(dtype)
-    for layer in layers:
-        for part in _parts(layer):
-            if part.dtype_policy == keras.config.dtype_policy():
-                part.dtype_policy = policy
+    original = layer if copy_of is None else copy_of
+    for part, origin in zip(_parts(layer), _parts(original), strict=True):
+        if origin.dtype_policy is keras.config.dtype_policy():
+            part.dtype_policy = policy
 
 
 def _parts(layer):
@@ -54,3 +55,32 @@ def _without_shapes(config):
         kept = {key: value for key, value in config.items() if key != "build_config"}
         return {key: _without_shapes(value) for key, value in kept.items()}
     return [_without_shapes(one) for one in config] if isinstance(config, list) else config
+
+
+class SavedSeeds:
+    """Mixed into a layer, saves the state of the random generators in it with its weights.
+
+    Keras saves weights only, so that dropout starts over in a loaded model and training
+    does not go on as it would have. Weights saved with other generators, or none, load as
+    ever, and then dropout starts over.
+    """
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        for key, state in self._seed_states().items():
+            store[key] = state
+
+    def load_own_variables(self, store):
+        entries = {key: store[key] for key in store.keys()}
+        seeds = {key: entries.pop(key) for key in list(entries) if key.startswith("seed_")}
+        super().load_own_variables(entries)
+        states = self._seed_states()
+        if states.keys() == seeds.keys():
+            for key, state in states.items():
+                state.assign(seeds[key])
+
+    def _seed_states(self):
+        """By name: what Keras counts among the variables, but not among the weights."""
+        weights = {id(weight) for weight in self.weights}
+        states = [one for one in self.variables if id(one) not in weights]
+        return {f"seed_{index}": state for index, state in enumerate(states)}

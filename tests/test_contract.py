@@ -129,12 +129,22 @@ def test_the_config_is_json_and_makes_the_same_layer(name):
 def test_every_constructor_argument_is_an_attribute_and_in_the_config(name):
     layer, _, _ = built(name)
     wanted = [
-        p for c in type(layer).__mro__ if c.__module__.startswith("keras_attention")
-        for p in inspect.signature(c.__init__).parameters
-    ]  # fmt: skip
+        parameter
+        for one in type(layer).__mro__
+        if one.__module__.startswith("keras_attention") and "__init__" in vars(one)
+        for parameter in inspect.signature(one.__init__).parameters
+    ]
     for argument in set(wanted) - {"self", "kwargs"}:
         assert hasattr(layer, argument), argument
         assert argument in layer.get_config(), argument
+
+
+@EVERY
+def test_every_layer_inside_is_built_with_it(name):
+    # Keras's JAX trainer compiles a model with an unbuilt layer anew at every step.
+    layer, _, _ = built(name)
+    for part in layer._flatten_layers():
+        assert part.built, part.name
 
 
 @EVERY
