@@ -30,8 +30,18 @@ class BahdanauAttention(BaseAttention):
         units: Integer U, the width in which query and key meet.
         kernel_initializer: For all three weights.
         kernel_regularizer: For all three weights.
-        dropout, seed, **kwargs: As in `BaseAttention`, which also states the call
-            arguments, the two results, the masking and the errors.
+        dropout, seed, **kwargs: As in `BaseAttention`.
+
+    Call arguments, as in `BaseAttention`: query (B, T, D_q) or (B, D_q), value (B, S, D_v),
+    key (B, S, D_k) = value, query_mask (B, T), value_mask (B, S) or (B, T, S).
+
+    Returns:
+        context (B, T, D_v) or (B, D_v), and weights (B, T, S) or (B, S): exactly
+        0 at masked steps, all 0 for a source with nothing to attend to.
+
+    Raises:
+        ValueError: A rank, batch, width, mask, dtype or argument that does not fit.
+        TypeError: A ragged tensor.
 
     Example:
 
@@ -42,7 +52,8 @@ class BahdanauAttention(BaseAttention):
 
     Reference:
         Neural Machine Translation by Jointly Learning to Align and Translate,
-        https://arxiv.org/abs/1409.0473, section 3.1 and appendix A.1.2.
+        https://arxiv.org/abs/1409.0473, section 3.1 (context: equation 5, weights: 6) and
+        appendix A.1.2 (the scores).
     """
 
     def __init__(
@@ -53,7 +64,7 @@ class BahdanauAttention(BaseAttention):
         kernel_regularizer=None,
         **kwargs,
     ):
-        checks.check_positive_int("BahdanauAttention", "units", units)
+        units = checks.positive_int("BahdanauAttention", "units", units)
         super().__init__(**kwargs)
         self.units = units
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -81,7 +92,7 @@ class BahdanauAttention(BaseAttention):
 class LuongAttention(BaseAttention):
     """Multiplicative attention (Luong, Pham and Manning 2015), in its three forms.
 
-        dot      e_{t,i} = q_t . h_i                  needs D_q == D_v
+        dot      e_{t,i} = q_t . h_i                  needs D_q == D_k
         general  e_{t,i} = q_t W h_i
         concat   e_{t,i} = v . tanh(W [q_t; h_i])
 
@@ -105,8 +116,18 @@ class LuongAttention(BaseAttention):
             which starts at 1.
         kernel_initializer: For the projections and `score_vector`.
         kernel_regularizer: For the same.
-        dropout, seed, **kwargs: As in `BaseAttention`, which also states the call
-            arguments, the two results, the masking and the errors.
+        dropout, seed, **kwargs: As in `BaseAttention`.
+
+    Call arguments, as in `BaseAttention`: query (B, T, D_q) or (B, D_q), value (B, S, D_v),
+    key (B, S, D_k) = value, query_mask (B, T), value_mask (B, S) or (B, T, S).
+
+    Returns:
+        context (B, T, D_v) or (B, D_v), and weights (B, T, S) or (B, S), with H > 1
+        (B, H, T, S) or (B, H, S): exactly 0 at masked steps, all 0 for a source with nothing to attend to.
+
+    Raises:
+        ValueError: As there; also heads that do not divide, and "dot" with D_q != D_k.
+        TypeError: A ragged tensor.
 
     Example:
 
@@ -117,7 +138,8 @@ class LuongAttention(BaseAttention):
 
     Reference:
         Effective Approaches to Attention-based Neural Machine Translation,
-        https://arxiv.org/abs/1508.04025, section 3.1, equation 8.
+        https://arxiv.org/abs/1508.04025, section 3.1: the weights are equation 7, the three
+        scores follow it without a number.
     """
 
     def __init__(
@@ -132,9 +154,15 @@ class LuongAttention(BaseAttention):
         **kwargs,
     ):
         checks.check_choice("LuongAttention", "score", score, ("dot", "general", "concat"))
-        checks.check_positive_int("LuongAttention", "num_heads", num_heads)
+        num_heads = checks.positive_int("LuongAttention", "num_heads", num_heads)
         if score == "concat":
-            checks.check_positive_int("LuongAttention (score 'concat')", "units", units)
+            units = checks.positive_int("LuongAttention (score 'concat')", "units", units)
+            if units % num_heads:
+                raise ValueError(
+                    f"LuongAttention: `units` should be a multiple of num_heads={num_heads}, "
+                    f"but received units={units}. Fix: pass units="
+                    f"{num_heads * (units // num_heads + 1)}."
+                )
         elif units is not None:
             raise ValueError(
                 f"LuongAttention: `units` is the width of 'concat', but received "
@@ -151,9 +179,9 @@ class LuongAttention(BaseAttention):
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
         key_shape = value_shape if key_shape is None else key_shape
-        scored = {"dot": query_shape[-1], "general": key_shape[-1], "concat": self.units}
         self._check_heads("D_v", "value", value_shape[-1])
-        self._check_heads("the scored width", "query", scored[self.score])
+        if self.score != "concat":
+            self._check_heads("D_k", "key", key_shape[-1])
         if self.score == "dot" and query_shape[-1] != key_shape[-1]:
             checks.fail(
                 self,
@@ -170,10 +198,13 @@ class LuongAttention(BaseAttention):
             self.key_projection = _projection(self, "key_projection", key_shape)
             self.score_vector = _score_vector(self)
         if self.use_scale:
-            self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+            self.scale = self.add_weight(
+                name="scale", shape=(), initializer="ones", autocast=False
+            )
 
     def project_keys(self, key):
-        key = self.key_projection(key) if self.score == "concat" else key
+        # The cast of the scores' float32 sum, once per source and not per step.
+        key = self.key_projection(key) if self.score == "concat" else functions.wide(key)
         return self._split(key)
 
     def compute_scores(self, query, keys):
@@ -235,6 +266,7 @@ def _score_vector(attention):
         shape=(attention.units,),
         initializer=_fresh(attention.kernel_initializer),
         regularizer=attention.kernel_regularizer,
+        autocast=False,  # the scores are summed in float32
     )
 
 

@@ -20,8 +20,8 @@ from keras_attention.parts import SavedSeeds
 class Source(NamedTuple):
     """What attention needs of the source, computed once per batch.
 
-    value: (B, S, D_v), 0 at masked steps.  keys: what `project_keys` made of it.
-    mask: boolean (B, S) or (B, T, S), or None.
+    value: (B, S, D_v), 0 at masked steps; with H > 1 heads split, (B, H, S, D_v / H).
+    keys: what `project_keys` made of it. mask: boolean (B, S) or (B, T, S), or None.
     """
 
     value: object
@@ -66,6 +66,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
 
     Example, a whole attention of one's own:
 
+    >>> from keras_attention import functions
     >>> class ScaledDotAttention(BaseAttention):
     ...     def compute_scores(self, query, keys):
     ...         return functions.dot_scores(query, keys) / keys.shape[-1] ** 0.5
@@ -83,6 +84,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         self.dropout = dropout
         self.seed = seed
         self.supports_masking = True
+        self.widths = {}
         if dropout:
             self.seed_generator = keras.random.SeedGenerator(seed)
         self.carry_mask = CarryMask(dtype=self.dtype_policy, name="carry_mask")
@@ -108,6 +110,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         given = {"query": query, "value": value, "key": key}
         checks.refuse_ragged(self, **given, query_mask=query_mask, value_mask=value_mask)
         key = value if key is None else key
+        checks.check_float(self, query=query, value=value, key=key)
         self._check_shapes(query.shape, value.shape, key.shape)
         query_mask = None if query_mask is None else functions.as_mask(query_mask)
         value_mask = None if value_mask is None else functions.as_mask(value_mask)
@@ -133,8 +136,11 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         seen = ops.any(mask, axis=1) if mask is not None and len(mask.shape) == 3 else mask
         memory = functions.zero_masked(ops.cast(value, self.compute_dtype), seen)
         if key is None or key is value:
-            return Source(memory, self.project_keys(memory), mask)
-        key = functions.zero_masked(ops.cast(key, self.compute_dtype), seen)
+            key = memory
+        else:
+            key = functions.zero_masked(ops.cast(key, self.compute_dtype), seen)
+        if self.num_heads > 1:
+            memory = functions.split_heads(memory, self.num_heads)
         return Source(memory, self.project_keys(key), mask)
 
     def attend(self, query, source, query_mask=None, dropout_mask=None):
@@ -150,17 +156,18 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         weights = functions.masked_softmax(scores, mask)
         weights = ops.cast(weights, self.compute_dtype)
         kept = weights if dropout_mask is None else weights * dropout_mask
-        if self.num_heads == 1:
-            return functions.weighted_sum(kept, source.value), weights
-        value = functions.split_heads(source.value, self.num_heads)
-        return functions.merge_heads(functions.weighted_sum(kept, value)), weights
+        context = functions.weighted_sum(kept, source.value)
+        return functions.merge_heads(context) if self.num_heads > 1 else context, weights
 
     def project_keys(self, key):
         """(B, S, D_k) to (B, S, .), for `compute_scores`. Here: the key itself."""
         return key
 
     def compute_scores(self, query, keys):
-        """Scores (B, T, S), or (B, H, T, S), before mask and softmax."""
+        """Scores (B, T, S), or (B, H, T, S), before mask and softmax.
+
+        Sum in float32 (`functions.wide`), where float16 would overflow.
+        """
         raise NotImplementedError(
             f"{type(self).__name__} should define compute_scores(query, keys)."
         )
@@ -170,13 +177,11 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         if not training or not self.dropout:
             return None
         heads = (self.num_heads,) if self.num_heads > 1 else ()
-        steps = (ops.shape(query)[1], ops.shape(value)[1])
+        steps = (ops.shape(query)[1], ops.shape(value)[-2])
         ones = ops.ones((ops.shape(query)[0], *heads, *steps), self.compute_dtype)
         return keras.random.dropout(ones, self.dropout, seed=self.seed_generator)
 
     def compute_mask(self, query, query_mask):
-        if isinstance(query_mask, (list, tuple)):
-            query_mask = query_mask[0]
         return [query_mask, None]
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
@@ -223,7 +228,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
             )
         symbols = {"query": "D_q", "value": "D_v", "key": "D_k"}
         shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
-        for name, width in getattr(self, "widths", {}).items():
+        for name, width in self.widths.items():
             checks.check_width(
                 self,
                 name,
@@ -241,11 +246,5 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
             allowed = ("(B,)", (batch,)) if single else ("(B, T)", (batch, query.shape[1]))
             checks.check_mask(self, "query_mask", query_mask.shape, allowed)
         if value_mask is not None:
-            target_steps = 1 if single else query.shape[1]
-            checks.check_mask(
-                self,
-                "value_mask",
-                value_mask.shape,
-                ("(B, S)", (batch, source_steps)),
-                ("(B, T, S)", (batch, target_steps, source_steps)),
-            )
+            steps = 1 if single else query.shape[1]
+            checks.check_source_mask(self, "value_mask", value_mask, batch, steps, source_steps)

@@ -4,6 +4,10 @@ Every error has the same four parts: the tensor, what was expected (in B, T, S, 
 D_v, U), what came, and a one-line fix. A size that is not known yet (None) passes.
 """
 
+import numbers
+
+import keras
+
 
 def fail(layer, tensor, expected, received, fix):
     raise ValueError(
@@ -12,12 +16,14 @@ def fail(layer, tensor, expected, received, fix):
     )
 
 
-def check_positive_int(owner, name, value):
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def positive_int(owner, name, value):
+    """`value` as an int, for any integer type (NumPy's too)."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise ValueError(
             f"{owner}: `{name}` should be a positive integer, but received "
             f"{name}={value!r}. Fix: pass {name}=1 or more."
         )
+    return int(value)
 
 
 def check_choice(owner, name, value, choices):
@@ -48,6 +54,19 @@ def refuse_ragged(layer, **tensors):
             )
 
 
+def check_float(layer, **tensors):
+    for name, tensor in tensors.items():
+        dtype = keras.backend.standardize_dtype(tensor.dtype)
+        if not keras.backend.is_float_dtype(dtype):
+            fail(
+                layer,
+                name,
+                "a float tensor",
+                f"dtype {dtype}, shape {as_shape(tensor.shape)}",
+                "embed integer ids first: Embedding(vocabulary, width)(ids).",
+            )
+
+
 def as_shape(shape):
     """A tuple of sizes, None where one is unknown; None itself stays None."""
     return None if shape is None else tuple(shape)
@@ -73,7 +92,7 @@ def check_known_width(layer, tensor, shape):
             tensor,
             "of a last size that is known when the layer is built",
             f"shape {as_shape(shape)}",
-            "state the number of features, for example Input((None, 16)).",
+            "embed integer ids first; or state the number of features: Input((None, 16)).",
         )
 
 
@@ -107,6 +126,43 @@ def check_mask(layer, tensor, shape, *allowed):
     )
 
 
+def check_source_mask(layer, tensor, mask, batch, target_steps, source_steps):
+    """One entry per source step, or one per source step and target step."""
+    check_mask(
+        layer,
+        tensor,
+        mask.shape,
+        ("(B, S)", (batch, source_steps)),
+        ("(B, T, S)", (batch, target_steps, source_steps)),
+    )
+
+
+def flat_shapes(shapes):
+    """The shapes in any nesting of them, as a flat list of tuples."""
+    if all(size is None or isinstance(size, int) for size in shapes):
+        return [tuple(shapes)]
+    return [one for part in shapes for one in flat_shapes(part)]
+
+
+def check_states(layer, tensor, shapes, sizes, counts, other, other_shape):
+    """One shape (B, U) for each of `sizes`; `counts` says how many there may be."""
+    if len(shapes) not in counts:
+        fail(
+            layer,
+            tensor,
+            f"a list of {' or '.join(map(str, counts))} tensors (B, U), of sizes {sizes}",
+            f"{len(shapes)} of shapes {shapes}",
+            "pass one tensor per state of every cell; for a stack on one encoder state, "
+            "repeat it: initial_state=state * 2.",
+        )
+    for index, (shape, size) in enumerate(zip(shapes, sizes, strict=False)):
+        name = f"{tensor}[{index}]"
+        check_rank(layer, name, shape, "(B, U)", fix="pass one row per batch row.")
+        why, fix = "the cell's state size", "project it, as BiEncoder(state_units=...) does."
+        check_width(layer, name, shape, "U", size, why, fix)
+        check_batch(layer, name, shape, other, other_shape)
+
+
 def check_broadcast(layer, tensor, shape, other, other_shape):
     """`shape` broadcasts to `other_shape` by NumPy's rule, without widening it."""
     pairs = list(zip(reversed(shape), reversed(other_shape), strict=False))
@@ -117,5 +173,6 @@ def check_broadcast(layer, tensor, shape, other, other_shape):
             tensor,
             f"broadcastable to `{other}`, shape {as_shape(other_shape)}",
             f"shape {as_shape(shape)}",
-            "insert the missing axes, for example mask[:, None, :].",
+            "insert the missing axes, for example mask[:, None, :]; a mask attached to "
+            f"`{other}` arrives here by itself.",
         )

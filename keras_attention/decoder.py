@@ -79,8 +79,8 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         Bahdanau, Cho and Bengio 2014, https://arxiv.org/abs/1409.0473, section 3.1. There
         the output also sees the context, in a maxout layer; here `attentional_units` does
         that in Luong's form.
-        Luong, Pham and Manning 2015, https://arxiv.org/abs/1508.04025, equations 5 and 6,
-        section 3.3 for input feeding.
+        Luong, Pham and Manning 2015, https://arxiv.org/abs/1508.04025, equation 5,
+        and section 3.3 for input feeding.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         input_feeding=False,
         **kwargs,
     ):
-        if isinstance(cell, (list, tuple)):
+        if isinstance(cell, (list, tuple)) and cell:
             cell = keras.layers.StackedRNNCells(list(cell))
         _check_parts(cell, attention)
         if attend is None:
             attend = "before" if isinstance(attention, BahdanauAttention) else "after"
         checks.check_choice("AttentionDecoder", "attend", attend, ("before", "after"))
         if attentional_units is not None:
-            checks.check_positive_int(
+            attentional_units = checks.positive_int(
                 "AttentionDecoder", "attentional_units", attentional_units
             )
         if input_feeding and attend == "before":
@@ -117,6 +117,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         self.attentional_units = attentional_units
         self.input_feeding = input_feeding
         self.supports_masking = True
+        self.widths = {}
         self.carry_mask = CarryMask(dtype=self.dtype_policy, name="carry_mask")
         self.projects = attend == "after" or attentional_units is not None
         # The whole-sequence layer around `cell`, where nothing but the cell recurs.
@@ -137,7 +138,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         return cells.output_size(self.cell)
 
     def build(self, inputs_shape, memory_shape, initial_state_shape=None):
-        self._check_shapes(inputs_shape, memory_shape)
+        self._check_shapes(inputs_shape, memory_shape, initial_state_shape)
         checks.check_known_width(self, "inputs", inputs_shape)
         checks.check_known_width(self, "memory", memory_shape)
         self.widths = {"inputs": inputs_shape[-1], "memory": memory_shape[-1]}
@@ -146,8 +147,11 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         if self.attend == "before":
             query_width = cells.state_sizes(self.cell)[cells.query_index(self.cell)]
         batch = inputs_shape[0]
-        if not self.attention.built:
-            self.attention.build((batch, None, query_width), tuple(memory_shape))
+        attended = (batch, None, query_width), tuple(memory_shape)
+        if self.attention.built:
+            self.attention.compute_output_shape(*attended)  # checks what it was built for
+        else:
+            self.attention.build(*attended)
         fed = {"before": memory_shape[-1], "after": self.output_size * self.input_feeding}
         self.cell_width = cell_width = inputs_shape[-1] + fed[self.attend]
         if not self.cell.built:
@@ -177,6 +181,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         given = {"inputs": inputs, "memory": memory}
         masks = {"inputs_mask": inputs_mask, "memory_mask": memory_mask}
         checks.refuse_ragged(self, **given, **masks)
+        checks.check_float(self, **given)
         self._check_shapes(inputs.shape, memory.shape)
         inputs_mask = None if inputs_mask is None else functions.as_mask(inputs_mask)
         memory_mask = None if memory_mask is None else functions.as_mask(memory_mask)
@@ -192,7 +197,8 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         if inputs_mask is not None:
             outputs = functions.zero_masked(outputs, inputs_mask)
             outputs = self.carry_mask(outputs, mask=inputs_mask)
-        return outputs, weights, state
+        weights = ops.cast(weights, self.compute_dtype)
+        return outputs, weights, [ops.cast(one, self.compute_dtype) for one in state]
 
     def get_initial_state(self, batch_size):
         """Zeros (or what the cell starts from), one tensor per entry of `state_size`."""
@@ -218,15 +224,24 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         Returns:
             output (B, .), weights (B, S) or (B, H, S), and the new state.
         """
+        if not self.built:
+            raise ValueError(
+                f"AttentionDecoder '{self.name}': `step` needs a decoder that is built. "
+                "Fix: call it once on whole sequences, or build(inputs_shape, memory_shape)."
+            )
+        checks.check_rank(self, "inputs", inputs.shape, "(B, D_x)", fix="one step: x[:, t].")
+        shapes = [tuple(one.shape) for one in state]
+        counts = [len(self.state_size)]
+        sizes = self.state_size
+        checks.check_states(self, "state", shapes, sizes, counts, "inputs", inputs.shape)
+        checks.check_batch(self, "source", source.value.shape, "inputs", inputs.shape)
         return self._step(inputs, state, source, training=False)
 
     def compute_mask(self, inputs, inputs_mask):
-        if isinstance(inputs_mask, (list, tuple)):
-            inputs_mask = inputs_mask[0]
         return [inputs_mask]
 
     def compute_output_shape(self, inputs_shape, memory_shape, initial_state_shape=None):
-        self._check_shapes(inputs_shape, memory_shape)
+        self._check_shapes(inputs_shape, memory_shape, initial_state_shape)
         batch, steps = inputs_shape[:2]
         weights = (batch, *self._heads(), steps, memory_shape[1])
         state = [(batch, size) for size in self.state_size]
@@ -284,7 +299,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
                 state,
                 inputs_mask,
                 output_size=self.output_size,
-                weights_shape=(*self._heads(), ops.shape(source.value)[1]),
+                weights_shape=(*self._heads(), ops.shape(source.value)[-2]),
                 policy=self.dtype_policy,
             )
         return outputs, self._steps_first(weights), state
@@ -308,7 +323,12 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             context, weights = self._attend_once(output, source, dropout_mask)
         if self.projects:
             output = self._attentional(context, output)
-        return output, weights, cell_states + ([output] if self.input_feeding else [])
+        state = cell_states + ([output] if self.input_feeding else [])
+        # A part with a dtype policy of its own must not change the type of a loop's state.
+        output, weights, *state = [
+            ops.cast(one, self.compute_dtype) for one in (output, weights, *state)
+        ]
+        return output, weights, state
 
     def _attend_once(self, query, source, dropout_mask):
         query = ops.expand_dims(query, 1)
@@ -331,42 +351,28 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         if initial_state is None:
             return self.get_initial_state(ops.shape(inputs)[0])
         state = [ops.convert_to_tensor(one) for one in keras.tree.flatten(initial_state)]
-        own = len(sizes) - int(self.input_feeding)
-        if len(state) not in (own, len(sizes)):
-            counts = f"{own}" + (f" or {len(sizes)}" if self.input_feeding else "")
-            shapes = [tuple(one.shape) for one in state]
-            checks.fail(
-                self,
-                "initial_state",
-                f"a list of {counts} tensors (B, size), of sizes {sizes}",
-                f"{len(state)}, of shapes {shapes}",
-                "pass one tensor per state of every cell; for a stack on one encoder "
-                "state, repeat it: initial_state=state * 2.",
-            )
-        for index, (one, size) in enumerate(zip(state, sizes, strict=False)):
-            name = f"initial_state[{index}]"
-            checks.check_rank(
-                self, name, one.shape, "(B, U)", fix="pass one row per batch row."
-            )
-            why, fix = (
-                "the cell's state size",
-                "project it, as BiEncoder(state_units=...) does.",
-            )
-            checks.check_width(self, name, one.shape, "U", size, why, fix)
-            checks.check_batch(self, name, one.shape, "inputs", inputs.shape)
+        self._check_state([tuple(one.shape) for one in state], inputs.shape)
         state = [ops.cast(one, self.compute_dtype) for one in state]
         if len(state) < len(sizes):
             state.append(ops.zeros((ops.shape(inputs)[0], sizes[-1]), self.compute_dtype))
         return state
 
-    def _check_shapes(self, inputs_shape, memory_shape):
+    def _check_state(self, shapes, inputs_shape):
+        sizes = self.state_size
+        counts = sorted({len(sizes) - int(self.input_feeding), len(sizes)})
+        name = "initial_state"
+        checks.check_states(self, name, shapes, sizes, counts, "inputs", inputs_shape)
+
+    def _check_shapes(self, inputs_shape, memory_shape, initial_state_shape=None):
         fix = "embed integer ids first; a single step is x[:, None, :], or use `step`."
         checks.check_rank(self, "inputs", inputs_shape, "(B, T, D_x)", fix=fix)
         fix = "pass all steps of the encoder: return_sequences=True?"
         checks.check_rank(self, "memory", memory_shape, "(B, S, D_v)", fix=fix)
         checks.check_batch(self, "memory", memory_shape, "inputs", inputs_shape)
+        if initial_state_shape is not None:
+            self._check_state(checks.flat_shapes(initial_state_shape), inputs_shape)
         shapes = {"inputs": (inputs_shape, "D_x"), "memory": (memory_shape, "D_v")}
-        for name, width in getattr(self, "widths", {}).items():
+        for name, width in self.widths.items():
             shape, symbol = shapes[name]
             why, fix = "as when the layer was built", "project it with a Dense layer."
             checks.check_width(self, name, shape, symbol, width, why, fix)
@@ -377,12 +383,8 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             allowed = ("(B, T)", (batch, steps))
             checks.check_mask(self, "inputs_mask", inputs_mask.shape, allowed)
         if memory_mask is not None:
-            checks.check_mask(
-                self,
-                "memory_mask",
-                memory_mask.shape,
-                ("(B, S)", (batch, source_steps)),
-                ("(B, T, S)", (batch, steps, source_steps)),
+            checks.check_source_mask(
+                self, "memory_mask", memory_mask, batch, steps, source_steps
             )
 
 

@@ -6,7 +6,8 @@ Sizes: B batch, S source steps, D input width, U units of one direction.
 import keras
 from keras import ops
 
-from keras_attention import checks, functions
+from keras_attention import cells, checks, functions
+from keras_attention.masking import CarryMask
 from keras_attention.parts import SavedSeeds, kept_policies, part_config, spread_policy
 
 MERGE_MODES = ("concat", "sum", "ave", "mul")
@@ -65,7 +66,8 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
 
     Reference:
         Bahdanau, Cho and Bengio 2014, https://arxiv.org/abs/1409.0473, section 3.2 and
-        appendix A.2. There s_0 = tanh(W h_bwd_1), of the backward direction alone.
+        appendix A.2. There s_0 = tanh(W h_bwd_1), of the backward direction alone, and the
+        gated unit resets before its matrix product, as `GRU(U, reset_after=False)` does.
     """
 
     def __init__(
@@ -75,13 +77,20 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
         _check_layers(layers)
         checks.check_choice("BiEncoder", "merge_mode", merge_mode, MERGE_MODES)
         if state_units is not None:
-            checks.check_positive_int("BiEncoder", "state_units", state_units)
+            state_units = checks.positive_int("BiEncoder", "state_units", state_units)
         super().__init__(**kwargs)
         self.merge_mode = merge_mode
         self.state_units = state_units
         self.bridge = None if bridge is None else keras.activations.get(bridge)
         self.supports_masking = True
-        self.directions = [self._both_directions(one, kwargs.get("dtype")) for one in layers]
+        patterns = [_pattern(one, kwargs.get("dtype")) for one in layers]
+        self.directions = [self._both_directions(one) for one in patterns]
+        # While Keras loads a model it knows objects by their id. A pattern that died would
+        # leave its id to a later one, and Keras would take that one for the same object.
+        # Inside a function, so that Keras does not count them among the layers.
+        self.width = None
+        self._kept_alive = lambda: (layers, patterns)
+        self.carry_mask = CarryMask(dtype=self.dtype_policy, name="carry_mask")
         self.bridges = self._make_bridges()
 
     @property
@@ -98,11 +107,13 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
         for both in self.directions:
             both.build(shape)
             shape = tuple(both.compute_output_shape(shape)[0])
+        self.carry_mask.build(shape)
         for dense, size in zip(self.bridges, self._state_sizes(), strict=False):
             dense.build((shape[0], 2 * size))
 
     def call(self, inputs, mask=None, training=None):
         checks.refuse_ragged(self, inputs=inputs, mask=mask)
+        checks.check_float(self, inputs=inputs)
         self._check_inputs(inputs.shape)
         if mask is not None:
             mask = functions.as_mask(mask)
@@ -111,6 +122,8 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
         for both in self.directions:
             memory, *finals = both(memory, mask=mask, training=training)
         memory = functions.zero_masked(memory, mask)
+        if mask is not None:
+            memory = self.carry_mask(memory, mask=mask)
 
         finals = keras.tree.flatten(finals)
         forward, backward = finals[: len(finals) // 2], finals[len(finals) // 2 :]
@@ -149,23 +162,12 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
         with kept_policies():
             return cls(**{**config, "layer": layers})
 
-    def _both_directions(self, layer, dtype):
-        pattern = layer.from_config(
-            {
-                **layer.get_config(),
-                "return_sequences": True,
-                "return_state": True,
-                "go_backwards": False,
-            }
-        )
-        if hasattr(layer, "use_cudnn"):  # not part of Keras's config
-            pattern.use_cudnn = layer.use_cudnn
-        spread_policy(dtype, pattern, copy_of=layer)
+    def _both_directions(self, pattern):
         return keras.layers.Bidirectional(
             pattern,
             merge_mode=self.merge_mode,
             dtype=pattern.dtype_policy,
-            name=f"bidirectional_{layer.name.removeprefix('forward_')}",
+            name=f"bidirectional_{pattern.name.removeprefix('forward_')}",
         )
 
     def _make_bridges(self):
@@ -184,8 +186,7 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
 
     def _state_sizes(self):
         cell = self.directions[-1].forward_layer.cell
-        cell = cell.cells[-1] if hasattr(cell, "cells") else cell
-        return keras.tree.flatten(cell.state_size)
+        return cells.state_sizes(cells.single_cells(cell)[-1])
 
     def _check_inputs(self, shape):
         checks.check_rank(
@@ -193,9 +194,10 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
             "inputs",
             shape,
             "(B, S, D)",
-            fix="embed integer ids first, or add the feature axis: x[..., None].",
+            fix="embed integer ids first, add the feature axis with x[..., None], or "
+            "flatten the features into one axis.",
         )
-        width, why = getattr(self, "width", None), "as when the layer was built"
+        width, why = self.width, "as when the layer was built"
         fix = "project it with a Dense layer."
         checks.check_width(self, "inputs", shape, "D", width, why, fix)
 
@@ -214,3 +216,13 @@ def _check_layers(layers):
                 f"BiEncoder: `layer` '{layer.name}' should not be stateful, since the "
                 "backward direction needs the whole sequence. Fix: stateful=False."
             )
+
+
+def _pattern(layer, dtype):
+    """A copy of `layer`, as both directions are to be."""
+    settings = {"return_sequences": True, "return_state": True, "go_backwards": False}
+    pattern = layer.from_config({**layer.get_config(), **settings})
+    if hasattr(layer, "use_cudnn"):  # not part of Keras's config
+        pattern.use_cudnn = layer.use_cudnn
+    spread_policy(dtype, pattern, copy_of=layer)
+    return pattern

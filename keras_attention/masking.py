@@ -24,14 +24,17 @@ class MaskedSoftmax(keras.layers.Layer):
     Call arguments:
         scores: Float tensor of any rank and shape.
         mask: Tensor that broadcasts to `scores` by NumPy's rule (aligned from the
-            right); True, or non-zero, keeps. Floats are rounded first.
+            right); True, or non-zero, keeps. Floats are rounded first. A mask that is
+            attached to `scores` arrives by itself; if it has one entry per step, turn it
+            into one of the scores' rank by hand, for example `mask[..., None]`.
 
     Returns:
         Weights of the shape of `scores`, in the layer's compute dtype. They are computed
         in float32 or wider; `scores` are not cast down before.
 
     Raises:
-        ValueError: The mask does not broadcast to `scores`.
+        ValueError: The mask does not broadcast to `scores`, or `axis` is no integer.
+        TypeError: A ragged tensor.
 
     Example:
 
@@ -42,6 +45,11 @@ class MaskedSoftmax(keras.layers.Layer):
     """
 
     def __init__(self, axis=-1, **kwargs):
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise ValueError(
+                f"MaskedSoftmax: `axis` should be an integer, but received axis={axis!r}. "
+                "Fix: pass one axis, such as -1."
+            )
         # A float32 score of 1e5 is fine here and infinite in float16.
         super().__init__(**{"autocast": False, **kwargs})
         self.axis = axis
@@ -75,7 +83,7 @@ class CarryMask(keras.layers.Layer):
     """
 
     def __init__(self, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(**{"autocast": False, **kwargs})
         self.supports_masking = True
         self.built = True  # there is nothing to build, and `quantize` asks
 

@@ -11,6 +11,11 @@ if keras.backend.backend() == "jax":
     import jax
 
     jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_disable_most_optimizations", True)  # halves the compiling
+elif keras.backend.backend() == "torch":
+    import torch
+
+    torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
 
 
 @pytest.fixture(autouse=True)

@@ -82,6 +82,7 @@ def test_dot_of_other_widths_points_to_general():
         (lambda: BahdanauAttention(5, dropout=1.0), ["dropout", "1.0"]),
         (lambda: LuongAttention("foo"), ["score", "'foo'", "'dot', 'general', 'concat'"]),
         (lambda: LuongAttention("concat"), ["units", "None"]),
+        (lambda: LuongAttention("concat", units=7, num_heads=2), ["units=7", "units=8"]),
         (lambda: LuongAttention("general", units=5), ["units", "concat"]),
         (lambda: LuongAttention(num_heads=0), ["num_heads", "0"]),
         (lambda: BiEncoder(layers.GRU(3), merge_mode="avg"), ["merge_mode", "'avg'", "'ave'"]),
@@ -108,7 +109,6 @@ def test_a_bad_argument_is_refused_at_construction(make, parts):
 def test_heads_that_do_not_divide_are_refused_at_build():
     for name, layer in [
         ("value", LuongAttention("general", num_heads=4)),
-        ("query", LuongAttention("concat", units=7, num_heads=2)),
     ]:
         message(lambda layer=layer: layer(normal(B, T, 4), normal(B, S, 6)), name, "num_heads")
 
