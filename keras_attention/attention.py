@@ -123,7 +123,8 @@ class LuongAttention(BaseAttention):
 
     Returns:
         context (B, T, D_v) or (B, D_v), and weights (B, T, S) or (B, S), with H > 1
-        (B, H, T, S) or (B, H, S): exactly 0 at masked steps, all 0 for a source with nothing to attend to.
+        (B, H, T, S) or (B, H, S): exactly 0 at masked steps, all 0 for a source with
+        nothing to attend to.
 
     Raises:
         ValueError: As there; also heads that do not divide, and "dot" with D_q != D_k.
