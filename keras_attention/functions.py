@@ -62,7 +62,9 @@ def masked_softmax(scores, mask=None, axis=-1):
 def dot_scores(query, keys):
     """e_{t,i} = q_t . k_i for query (..., T, D) and keys (..., S, D): (..., T, S)."""
     # Not matmul with transposed keys: in a loop, a transposed copy would be kept per step.
-    return ops.einsum("...td,...sd->...ts", wide(query), wide(keys))
+    # And Keras's matmul on PyTorch narrows a projected float64 query, which einsum refuses.
+    keys = wide(keys)
+    return ops.einsum("...td,...sd->...ts", ops.cast(query, keys.dtype), keys)
 
 
 def additive_scores(query, keys, vector):
