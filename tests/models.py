@@ -9,6 +9,17 @@ from rows import ATTENTIONS, CELLS, ORDERS
 
 VOCABULARY = 20
 
+# Every attention, every cell, every order at least once: not the whole product.
+DECODERS = [
+    ("bahdanau", "simple", "before"),
+    ("dot", "gru", "after"),
+    ("general", "lstm", "feeding"),
+    ("concat", "stack", "before_attentional"),
+    ("scaled", "stack", "after"),
+    ("heads", "gru", "feeding"),
+    ("concat_heads", "lstm", "before"),
+]
+
 
 def ids(*shape, seed=0):
     """Token ids, of which 0 is padding and does not occur."""

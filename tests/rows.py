@@ -6,6 +6,7 @@ once. A new attention is a new row here.
 
 import keras
 import numpy as np
+import pytest
 
 import reference
 from keras_attention import AttentionDecoder, BahdanauAttention, LuongAttention
@@ -21,6 +22,11 @@ ATTENTIONS = {
     "heads": lambda **kw: LuongAttention("general", num_heads=3, **kw),
     "concat_heads": lambda **kw: LuongAttention("concat", units=9, num_heads=3, **kw),
 }
+
+needs_float64 = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="Keras's own ops narrow float64 to float32 on this backend",
+)
 
 CELLS = {
     "simple": lambda **kw: keras.layers.SimpleRNNCell(U, bias_initializer="ones", **kw),

@@ -24,6 +24,7 @@ from rows import (
     decoder,
     lengths_mask,
     memory_width,
+    needs_float64,
     normal,
     score_functions,
 )
@@ -45,6 +46,7 @@ def as_64(layer):
     return [array(w) for w in layer.weights]
 
 
+@needs_float64
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("cell", STEPS)
 @pytest.mark.parametrize("attention", ["bahdanau", "dot", "general", "concat"])

@@ -28,16 +28,7 @@ from rows import (
 
 # Policy, its compute dtype, and how far it may be off, relative to the largest number.
 POLICIES = {"mixed_float16": ("float16", 1e-2), "mixed_bfloat16": ("bfloat16", 4e-2)}
-DECODERS = [
-    ("bahdanau", "gru", "before"),
-    ("dot", "simple", "after"),
-    ("heads", "lstm", "feeding"),
-    ("concat", "stack", "before_attentional"),
-    ("scaled", "stack", "after"),
-    ("concat_heads", "gru", "feeding"),
-    ("general", "lstm", "after"),
-]
-EVERY_DECODER = pytest.mark.parametrize("attention, cell, order", DECODERS)
+EVERY_DECODER = pytest.mark.parametrize("attention, cell, order", models.DECODERS)
 ENCODERS = {
     "simple": lambda **kw: BiEncoder(layers.SimpleRNN(5), **kw),
     "gru": lambda **kw: BiEncoder(layers.GRU(5), merge_mode="mul", bridge=None, **kw),

@@ -6,9 +6,19 @@ from keras import Model, layers, ops
 
 from gradients import input_gradients, weight_gradients
 from keras_attention import AttentionDecoder, BiEncoder
-from rows import ATTENTIONS, CELLS, ORDERS, array, arrays, lengths_mask, normal, query_width
+from rows import (
+    ATTENTIONS,
+    CELLS,
+    ORDERS,
+    array,
+    arrays,
+    lengths_mask,
+    needs_float64,
+    normal,
+    query_width,
+)
 
-pytestmark = pytest.mark.usefixtures("op_by_op")
+pytestmark = [pytest.mark.usefixtures("op_by_op"), needs_float64]
 
 STEP = 1e-6
 

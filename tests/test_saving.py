@@ -28,17 +28,7 @@ ON_TENSORFLOW = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="SavedModel is TensorFlow's format"
 )
 
-# Every attention, every cell, every order at least once: not the whole product.
-DECODERS = [
-    ("bahdanau", "simple", "before"),
-    ("dot", "gru", "after"),
-    ("general", "lstm", "feeding"),
-    ("concat", "stack", "before_attentional"),
-    ("scaled", "stack", "after"),
-    ("heads", "gru", "feeding"),
-    ("concat_heads", "lstm", "before"),
-]
-EVERY_DECODER = pytest.mark.parametrize("attention, cell, order", DECODERS)
+EVERY_DECODER = pytest.mark.parametrize("attention, cell, order", models.DECODERS)
 
 ENCODERS = {
     "stack": lambda: BiEncoder([layers.LSTM(4), layers.GRU(6)], state_units=7),
@@ -155,30 +145,26 @@ def test_an_encoder_loads_with_its_masks_and_states(name, tmp_path):
     assert json.dumps(again.get_config()) == json.dumps(model.get_config())
 
 
+KERNELS = {
+    "kernel_initializer": keras.initializers.HeNormal(3),
+    "kernel_regularizer": keras.regularizers.L2(0.25),
+    "dropout": 0.25,
+    "seed": 7,
+}
 GIVEN = {
     MaskedSoftmax: {"axis": 1},
     BahdanauAttention: {
         "units": 9,
-        "kernel_initializer": keras.initializers.HeNormal(3),
-        "kernel_regularizer": keras.regularizers.L2(0.25),
-        "dropout": 0.25,
-        "seed": 7,
+        **KERNELS,
     },
     LuongAttention: {
         "score": "concat",
         "units": 9,
         "num_heads": 3,
         "use_scale": True,
-        "kernel_initializer": keras.initializers.HeNormal(3),
-        "kernel_regularizer": keras.regularizers.L2(0.25),
-        "dropout": 0.25,
-        "seed": 7,
+        **KERNELS,
     },
-    BiEncoder: {
-        "merge_mode": "sum",
-        "state_units": 11,
-        "bridge": keras.activations.relu,
-    },
+    BiEncoder: {"merge_mode": "sum", "state_units": 11, "bridge": keras.activations.relu},
     AttentionDecoder: {
         "cell": layers.LSTMCell(5, dropout=0.25, name="my_cell"),
         "attention": LuongAttention("dot", use_scale=True, name="my_attention"),
