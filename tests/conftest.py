@@ -1,5 +1,6 @@
 """Shared by all tests: the seed, float64 on JAX, and the rows of the contract table."""
 
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -16,6 +17,10 @@ elif keras.backend.backend() == "torch":
     import torch
 
     torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
+
+# `clear_session` collects garbage after each test, and need not look at the libraries.
+gc.collect()
+gc.freeze()
 
 
 @pytest.fixture(autouse=True)
