@@ -12,7 +12,7 @@ from keras_attention.attention import BahdanauAttention
 from keras_attention.base import BaseAttention
 from keras_attention.loop import run_loop
 from keras_attention.masking import CarryMask
-from keras_attention.parts import SavedSeeds, kept_policies, part_config, spread_policy
+from keras_attention.parts import SavedSeeds, part_config, spread_policy
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -197,8 +197,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         if inputs_mask is not None:
             outputs = functions.zero_masked(outputs, inputs_mask)
             outputs = self.carry_mask(outputs, mask=inputs_mask)
-        weights = ops.cast(weights, self.compute_dtype)
-        return outputs, weights, [ops.cast(one, self.compute_dtype) for one in state]
+        return outputs, weights, state
 
     def get_initial_state(self, batch_size):
         """Zeros (or what the cell starts from), one tensor per entry of `state_size`."""
@@ -231,9 +230,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             )
         checks.check_rank(self, "inputs", inputs.shape, "(B, D_x)", fix="one step: x[:, t].")
         shapes = [tuple(one.shape) for one in state]
-        counts = [len(self.state_size)]
-        sizes = self.state_size
-        checks.check_states(self, "state", shapes, sizes, counts, "inputs", inputs.shape)
+        self._check_state("state", shapes, [len(self.state_size)], inputs.shape)
         checks.check_batch(self, "source", source.value.shape, "inputs", inputs.shape)
         return self._step(inputs, state, source, training=False)
 
@@ -261,8 +258,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
     def from_config(cls, config):
         names = ("cell", "attention")
         parts = {n: keras.saving.deserialize_keras_object(config[n]) for n in names}
-        with kept_policies():
-            return cls(**{**config, **parts})
+        return cls(**{**config, **parts})
 
     def _recur_then_attend(self, inputs, inputs_mask, state, source, training):
         """The fast way of "after": attention is one batched product for all steps."""
@@ -275,7 +271,8 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         dropout_mask = self.attention.dropout_mask(states, source.value, training)
         context, weights = self.attention.attend(states, source, inputs_mask, dropout_mask)
         outputs = self._attentional(context, states)
-        return outputs, weights, keras.tree.flatten(state)
+        outputs, weights, *state = self._own_dtype(outputs, weights, *state)
+        return outputs, weights, state
 
     def _attend_at_each_step(self, inputs, inputs_mask, state, source, training):
         """The general way: `_step` in a loop."""
@@ -323,12 +320,13 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             context, weights = self._attend_once(output, source, dropout_mask)
         if self.projects:
             output = self._attentional(context, output)
-        state = cell_states + ([output] if self.input_feeding else [])
-        # A part with a dtype policy of its own must not change the type of a loop's state.
-        output, weights, *state = [
-            ops.cast(one, self.compute_dtype) for one in (output, weights, *state)
-        ]
+        fed = [output] if self.input_feeding else []
+        output, weights, *state = self._own_dtype(output, weights, *cell_states, *fed)
         return output, weights, state
+
+    def _own_dtype(self, *results):
+        """A part with a dtype policy of its own changes neither results nor a loop's state."""
+        return [ops.cast(one, self.compute_dtype) for one in keras.tree.flatten(results)]
 
     def _attend_once(self, query, source, dropout_mask):
         query = ops.expand_dims(query, 1)
@@ -351,16 +349,20 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         if initial_state is None:
             return self.get_initial_state(ops.shape(inputs)[0])
         state = [ops.convert_to_tensor(one) for one in keras.tree.flatten(initial_state)]
-        self._check_state([tuple(one.shape) for one in state], inputs.shape)
+        shapes = [tuple(one.shape) for one in state]
+        self._check_state("initial_state", shapes, self._state_counts(), inputs.shape)
         state = [ops.cast(one, self.compute_dtype) for one in state]
         if len(state) < len(sizes):
             state.append(ops.zeros((ops.shape(inputs)[0], sizes[-1]), self.compute_dtype))
         return state
 
-    def _check_state(self, shapes, inputs_shape):
+    def _state_counts(self):
+        """How many tensors an initial state may have: h~ may be left out."""
+        whole = len(self.state_size)
+        return [whole - 1, whole] if self.input_feeding else [whole]
+
+    def _check_state(self, name, shapes, counts, inputs_shape):
         sizes = self.state_size
-        counts = sorted({len(sizes) - int(self.input_feeding), len(sizes)})
-        name = "initial_state"
         checks.check_states(self, name, shapes, sizes, counts, "inputs", inputs_shape)
 
     def _check_shapes(self, inputs_shape, memory_shape, initial_state_shape=None):
@@ -370,7 +372,8 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         checks.check_rank(self, "memory", memory_shape, "(B, S, D_v)", fix=fix)
         checks.check_batch(self, "memory", memory_shape, "inputs", inputs_shape)
         if initial_state_shape is not None:
-            self._check_state(checks.flat_shapes(initial_state_shape), inputs_shape)
+            shapes = checks.flat_shapes(initial_state_shape)
+            self._check_state("initial_state", shapes, self._state_counts(), inputs_shape)
         shapes = {"inputs": (inputs_shape, "D_x"), "memory": (memory_shape, "D_v")}
         for name, width in self.widths.items():
             shape, symbol = shapes[name]

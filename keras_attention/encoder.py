@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_attention import cells, checks, functions
 from keras_attention.masking import CarryMask
-from keras_attention.parts import SavedSeeds, kept_policies, part_config, spread_policy
+from keras_attention.parts import SavedSeeds, part_config, spread_policy
 
 MERGE_MODES = ("concat", "sum", "ave", "mul")
 
@@ -83,12 +83,12 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
         self.state_units = state_units
         self.bridge = None if bridge is None else keras.activations.get(bridge)
         self.supports_masking = True
+        self.width = None
         patterns = [_pattern(one, kwargs.get("dtype")) for one in layers]
         self.directions = [self._both_directions(one) for one in patterns]
         # While Keras loads a model it knows objects by their id. A pattern that died would
         # leave its id to a later one, and Keras would take that one for the same object.
         # Inside a function, so that Keras does not count them among the layers.
-        self.width = None
         self._kept_alive = lambda: (layers, patterns)
         self.carry_mask = CarryMask(dtype=self.dtype_policy, name="carry_mask")
         self.bridges = self._make_bridges()
@@ -159,8 +159,7 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
     @classmethod
     def from_config(cls, config):
         layers = [keras.saving.deserialize_keras_object(one) for one in config["layer"]]
-        with kept_policies():
-            return cls(**{**config, "layer": layers})
+        return cls(**{**config, "layer": layers})
 
     def _both_directions(self, pattern):
         return keras.layers.Bidirectional(
@@ -197,9 +196,8 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
             fix="embed integer ids first, add the feature axis with x[..., None], or "
             "flatten the features into one axis.",
         )
-        width, why = self.width, "as when the layer was built"
-        fix = "project it with a Dense layer."
-        checks.check_width(self, "inputs", shape, "D", width, why, fix)
+        why, fix = "as when the layer was built", "project it with a Dense layer."
+        checks.check_width(self, "inputs", shape, "D", self.width, why, fix)
 
 
 def _check_layers(layers):

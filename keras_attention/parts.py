@@ -1,21 +1,6 @@
 """Layers inside a layer: their dtype policies, and how they and their seeds are saved."""
 
-import contextlib
-import contextvars
-
 import keras
-
-_kept = contextvars.ContextVar("kept", default=False)
-
-
-@contextlib.contextmanager
-def kept_policies():
-    """Within it, `spread_policy` does nothing: saved parts return with their own policies."""
-    token = _kept.set(True)
-    try:
-        yield
-    finally:
-        _kept.reset(token)
 
 
 def spread_policy(dtype, layer, copy_of=None):
@@ -23,9 +8,10 @@ def spread_policy(dtype, layer, copy_of=None):
 
     `dtype` is what the outer layer was given: None leaves every part as it is. A part
     without a policy of its own holds the very object of the global one; a part that was
-    told "float32" holds an equal one. A copy is told all, so ask what it is a copy of.
+    told "float32" holds an equal one, and so does one that comes from a config. A copy is
+    told all, so ask what it is a copy of.
     """
-    if dtype is None or _kept.get():
+    if dtype is None:
         return
     policy = keras.dtype_policies.get(dtype)
     original = layer if copy_of is None else copy_of

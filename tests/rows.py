@@ -23,9 +23,11 @@ ATTENTIONS = {
     "concat_heads": lambda **kw: LuongAttention("concat", units=9, num_heads=3, **kw),
 }
 
+# Keras's type table narrows float64 in its own ops (matmul, tanh) on JAX and PyTorch.
+WIDEST = "float64" if keras.backend.backend() == "tensorflow" else "float32"
+
 needs_float64 = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow",
-    reason="Keras's own ops narrow float64 to float32 on this backend",
+    WIDEST != "float64", reason="Keras's own ops narrow float64 to float32 on this backend"
 )
 
 CELLS = {
@@ -78,6 +80,19 @@ def array(x):
 
 def arrays(results):
     return [array(x) for x in keras.tree.flatten(results)]
+
+
+class MaskSpy(keras.layers.Layer):
+    """The identity; `seen` lists the masks that reached it, or None, call by call."""
+
+    def __init__(self):
+        super().__init__()
+        self.supports_masking = True
+        self.seen = []
+
+    def call(self, inputs, mask=None):
+        self.seen.append(mask)
+        return inputs
 
 
 def score_functions(layer, heads=1):

@@ -7,7 +7,7 @@ from keras import layers
 
 import reference
 from keras_attention import BiEncoder
-from rows import STEPS, U, array, arrays, normal
+from rows import STEPS, MaskSpy, U, array, arrays, normal
 
 pytestmark = pytest.mark.usefixtures("op_by_op")
 
@@ -117,20 +117,12 @@ def test_the_mask_travels_on_the_memory_and_lengths_are_free():
     embedded = layers.Embedding(20, 5, mask_zero=True)(ids)
     memory, state = BiEncoder(layers.GRU(U), state_units=3)(embedded)
     assert memory.shape == (None, None, 2 * U) and [s.shape for s in state] == [(None, 3)]
-    seen = []
-
-    class Spy(layers.Layer):
-        supports_masking = True
-
-        def call(self, inputs, mask=None):
-            seen.append(mask)
-            return inputs
-
-    model = keras.Model(ids, [Spy()(memory), *state])
-    seen.clear()
+    spy = MaskSpy()
+    model = keras.Model(ids, [spy(memory), *state])
+    spy.seen.clear()
     source = np.array([[3, 7, 2, 9, 4], [5, 8, 0, 0, 0]])
     memory, state = model(source)
-    np.testing.assert_array_equal(array(seen[0]), source != 0)
+    np.testing.assert_array_equal(array(spy.seen[0]), source != 0)
     longer = arrays(model(np.pad(source, ((0, 0), (0, 3)))))
     np.testing.assert_allclose(longer[0][:, :5], array(memory), atol=1e-6)
     np.testing.assert_allclose(longer[1], array(state), atol=1e-6)

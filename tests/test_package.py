@@ -33,7 +33,6 @@ def test_only_public_keras_and_the_standard_library_are_imported(path):
             "keras",
             "keras_attention",
             "contextlib",
-            "contextvars",
             "inspect",
             "math",
             "numbers",
