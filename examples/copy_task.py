@@ -154,8 +154,6 @@ def train(model, batches):
     model.compile(
         optimizer=keras.optimizers.Adam(rate, clipnorm=CLIP),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        # XLA would compile anew for each length.
-        jit_compile=False,
     )
     started = time.perf_counter()
     model.fit(batches, shuffle=False)
