@@ -187,9 +187,10 @@ class LuongAttention(BaseAttention):
             checks.fail(
                 self,
                 "query",
-                f"as wide as the key for score 'dot': D_q={key_shape[-1]}",
+                f"as wide as the key for score 'dot': D_q=D_k={key_shape[-1]}",
                 f"shape {checks.as_shape(query_shape)}, D_q={query_shape[-1]}",
-                "use score='general', which learns a matrix between them, or a Dense layer.",
+                "use score='general', which learns a matrix between them, or a Dense layer. "
+                + checks.IN_A_DECODER,
             )
         if self.score == "general":
             width = key_shape[-1]

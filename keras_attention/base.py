@@ -215,7 +215,8 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
                 name,
                 shape,
                 symbols,
-                fix="pass all steps of the encoder: return_sequences=True?",
+                fix="embed integer ids first; pass all steps of the encoder: "
+                "return_sequences=True?",
             )
             checks.check_batch(self, name, shape, "query", query_shape)
         if None not in (key_shape[1], value_shape[1]) and key_shape[1] != value_shape[1]:
@@ -236,7 +237,8 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
                 symbols[name],
                 width,
                 "as when the layer was built",
-                "project it with a Dense layer, or transpose it if its axes are swapped.",
+                "project it with a Dense layer, or transpose it if its axes are swapped. "
+                + checks.IN_A_DECODER,
             )
 
     def _check_masks(self, query, value, query_mask, value_mask):

@@ -4,9 +4,12 @@ Every error has the same four parts: the tensor, what was expected (in B, T, S, 
 D_v, U), what came, and a one-line fix. A size that is not known yet (None) passes.
 """
 
+import math
 import numbers
 
 import keras
+
+IN_A_DECODER = "In a decoder the query is the cell's state; value and key are the memory."
 
 
 def fail(layer, tensor, expected, received, fix):
@@ -22,6 +25,37 @@ def positive_int(owner, name, value):
         raise ValueError(
             f"{owner}: `{name}` should be a positive integer, but received "
             f"{name}={value!r}. Fix: pass {name}=1 or more."
+        )
+    return int(value)
+
+
+def check_count(owner, name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+        raise ValueError(
+            f"{owner}: `{name}` should be an integer from 0 up, but received "
+            f"{name}={value!r}. Fix: pass 0 to switch it off."
+        )
+
+
+def check_number(owner, name, value, *, above=None, least=None, most=math.inf):
+    """A finite number greater than `above`, or from `least` up, and at most `most`."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    low_enough = is_number and value <= most and value < math.inf
+    if not low_enough or (value <= above if least is None else value < least):
+        lower = f"from {least} up" if above is None else f"above {above}"
+        upper = "" if most == math.inf else f" and at most {most}"
+        raise ValueError(
+            f"{owner}: `{name}` should be a number {lower}{upper}, but received "
+            f"{name}={value!r}. Fix: pass {name}=1.0, for example."
+        )
+
+
+def token_id(owner, name, value):
+    """`value` as an int, for any integer type."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+        raise ValueError(
+            f"{owner}: `{name}` should be a token id, an integer from 0 up, but received "
+            f"{name}={value!r}. Fix: pass the id that the token has in the vocabulary."
         )
     return int(value)
 
@@ -105,6 +139,17 @@ def check_batch(layer, tensor, shape, other, other_shape):
             f"shape {as_shape(shape)} against {as_shape(other_shape)}",
             f"pass one row per row of `{other}`; nothing is broadcast, so repeat a "
             f"shared row with ops.repeat(x, {other_shape[0]}, axis=0).",
+        )
+
+
+def check_multiple(layer, tensor, shape, other, other_shape):
+    if None not in (shape[0], other_shape[0]) and shape[0] % other_shape[0]:
+        fail(
+            layer,
+            tensor,
+            f"of as many rows as `{other}`, B={other_shape[0]}, or a multiple",
+            f"shape {as_shape(shape)} against {as_shape(other_shape)}",
+            f"pass one row per row of `{other}`, or K of each with ops.repeat(x, K, axis=0).",
         )
 
 

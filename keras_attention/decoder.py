@@ -216,22 +216,27 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         """One step, for generation: no dropout, and nothing stays on the layer.
 
         Args:
-            inputs: (B, D_x).
-            state: List as `get_initial_state` or an earlier step gives it.
+            inputs: (N, D_x). N is B, or a multiple of it: of each row of the source K
+                hypotheses, one after the other, which then share it.
+            state: List as `get_initial_state` or an earlier step gives it, N rows each.
             source: What `prepare` returned; its mask, if any, is (B, S).
 
         Returns:
-            output (B, .), weights (B, S) or (B, H, S), and the new state.
+            output (N, .), weights (N, S) or (N, H, S), and the new state.
         """
         if not self.built:
             raise ValueError(
                 f"AttentionDecoder '{self.name}': `step` needs a decoder that is built. "
                 "Fix: call it once on whole sequences, or build(inputs_shape, memory_shape)."
             )
-        checks.check_rank(self, "inputs", inputs.shape, "(B, D_x)", fix="one step: x[:, t].")
+        checks.check_rank(self, "inputs", inputs.shape, "(N, D_x)", fix="one step: x[:, t].")
+        checks.check_float(self, inputs=inputs)
+        why, fix = "as when the layer was built", "embed the token as in training."
+        width = self.widths["inputs"]
+        checks.check_width(self, "inputs", inputs.shape, "D_x", width, why, fix)
         shapes = [tuple(one.shape) for one in state]
         self._check_state("state", shapes, [len(self.state_size)], inputs.shape)
-        checks.check_batch(self, "source", source.value.shape, "inputs", inputs.shape)
+        checks.check_multiple(self, "inputs", inputs.shape, "source", source.value.shape)
         return self._step(inputs, state, source, training=False)
 
     def compute_mask(self, inputs, inputs_mask):
@@ -329,9 +334,13 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         return [ops.cast(one, self.compute_dtype) for one in keras.tree.flatten(results)]
 
     def _attend_once(self, query, source, dropout_mask):
-        query = ops.expand_dims(query, 1)
+        """Query (N, D_q): the N / B rows that share a row of the source attend together."""
+        rows = ops.shape(source.value)[0]
+        query = ops.reshape(query, (rows, -1, query.shape[-1]))  # (B, K, D_q)
         context, weights = self.attention.attend(query, source, None, dropout_mask)
-        return ops.squeeze(context, 1), ops.squeeze(weights, -2)
+        weights = self._steps_first(weights)  # (B, K, S) or (B, K, H, S)
+        context = ops.reshape(context, (-1, context.shape[-1]))
+        return context, ops.reshape(weights, (-1, *self._heads(), ops.shape(weights)[-1]))
 
     def _attentional(self, context, state):
         return self.attentional_projection(ops.concatenate([context, state], axis=-1))
@@ -368,7 +377,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
     def _check_shapes(self, inputs_shape, memory_shape, initial_state_shape=None):
         fix = "embed integer ids first; a single step is x[:, None, :], or use `step`."
         checks.check_rank(self, "inputs", inputs_shape, "(B, T, D_x)", fix=fix)
-        fix = "pass all steps of the encoder: return_sequences=True?"
+        fix = "embed integer ids first; pass all steps of the encoder: return_sequences=True?"
         checks.check_rank(self, "memory", memory_shape, "(B, S, D_v)", fix=fix)
         checks.check_batch(self, "memory", memory_shape, "inputs", inputs_shape)
         if initial_state_shape is not None:
@@ -401,7 +410,7 @@ def _check_parts(cell, attention):
         if not isinstance(one, keras.layers.Layer) or not hasattr(one, "state_size"):
             raise ValueError(
                 "AttentionDecoder: `cell` should be a Keras cell (a layer with "
-                f"`state_size`) or a list of them, but received {one!r}. "
+                f"`state_size`) or a list of one or more, but received {one!r}. "
                 "Fix: pass GRUCell(128)."
             )
     if not isinstance(attention, BaseAttention):

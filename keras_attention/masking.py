@@ -89,3 +89,23 @@ class CarryMask(keras.layers.Layer):
 
     def call(self, inputs, mask=None):
         return inputs
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AttachedMask(keras.layers.Layer):
+    """The mask that `inputs` carries, and `default` where it carries none.
+
+    Only a layer is told which mask a tensor carries, and only when it runs: an inner
+    model attaches none while the outer one is built.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**{"autocast": False, **kwargs})
+        self.supports_masking = True
+        self.built = True
+
+    def call(self, inputs, default, inputs_mask=None):
+        return default if inputs_mask is None else functions.as_mask(inputs_mask)
+
+    def compute_mask(self, inputs, inputs_mask):
+        return None

@@ -1,0 +1,53 @@
+"""Export: a generator as a file that answers without this package."""
+
+import keras
+
+from keras_attention import checks
+
+FORMATS = ("tf_saved_model", "litert", "onnx")
+
+
+def export(model, generator, filepath, format, verbose, input_signature, **kwargs):
+    """Writes `generator` in `format`; as a SavedModel, with `model`'s logits beside it."""
+    checks.check_choice("Seq2Seq.export", "format", format, FORMATS)
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"Seq2Seq.export: format={format!r} should be written on the TensorFlow backend, "
+            f"but this is {keras.backend.backend()}. Fix: model.save('model.keras') here, "
+            "then load and export it with KERAS_BACKEND=tensorflow."
+        )
+    if format == "tf_saved_model":
+        _saved_model(model, generator, filepath, verbose)
+        return
+    shapes = [tuple(one.shape) for one in keras.tree.flatten(input_signature or [])]
+    if len(shapes) != 1 or (format == "litert" and None in shapes[0]):
+        raise ValueError(
+            f"Seq2Seq.export: `input_signature` should state the source's shape (B, S), fixed "
+            f"for litert, but received {input_signature!r}. "
+            'Fix: input_signature=[keras.InputSpec(shape=(1, 20), dtype="int32")].'
+        )
+    keras.Model.export(
+        generator,
+        filepath,
+        format=format,
+        verbose=verbose,
+        input_signature=input_signature,
+        **kwargs,
+    )
+
+
+def _saved_model(model, generator, filepath, verbose):
+    import tensorflow as tf
+
+    def ids(name):
+        return tf.TensorSpec((None, None), "int32", name=name)
+
+    archive = keras.export.ExportArchive()
+    archive.add_endpoint("generate", generator.__call__, [ids("source")])
+    archive.add_endpoint("serve", generator.__call__, [ids("source")])
+    archive.add_endpoint(
+        "logits",
+        lambda source, target: model((source, target), training=False),
+        [ids("source"), ids("target")],
+    )
+    archive.write_out(filepath, verbose=verbose)
