@@ -12,6 +12,7 @@ from keras_attention import AttentionDecoder, BahdanauAttention, BiEncoder, Mask
 from rows import (
     ATTENTIONS,
     CELLS,
+    D_Q,
     D_V,
     ORDERS,
     B,
@@ -78,6 +79,23 @@ def test_an_attention_is_near_and_narrow(attention):
     check_every_policy(ATTENTIONS[attention], lambda layer: layer(query, value, **masks))
 
 
+@pytest.mark.parametrize("attention", ["bahdanau", "concat", "concat_heads", "scaled"])
+def test_the_scores_keep_of_their_own_weight_what_float16_would_lose(attention):
+    def scores(tensors):
+        return looker.compute_scores(tensors[0], looker.project_keys(tensors[1]))
+
+    looker = ATTENTIONS[attention](dtype="mixed_float16")
+    looker.build((B, T, D_Q), (B, S, D_V))
+    own = looker.scale if attention == "scaled" else looker.score_vector
+    # Keras narrows weights inside a layer's call.
+    layer = layers.Lambda(scores, dtype="mixed_float16")
+    found, more = [], 1.0003  # in float16: 1
+    for factor in (1.0, more):
+        own.assign(np.full(own.shape, factor))
+        found.append(array(layer([normal(B, T, D_Q), normal(B, S, D_V, seed=1)])))
+    np.testing.assert_allclose(found[1], more * found[0], rtol=1e-5, atol=1e-6)
+
+
 @OP_BY_OP
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_an_encoder_is_near_and_narrow(encoder):
@@ -99,6 +117,29 @@ def test_a_decoder_is_near_and_narrow_from_a_float32_state(attention, cell, orde
     inputs, memory = normal(B, T, 4), normal(B, S, memory_width(attention), seed=1)
     masks = {"inputs_mask": lengths_mask([3, 1], T), "memory_mask": lengths_mask([5, 2], S)}
     check_every_policy(make, call)
+
+
+@pytest.mark.parametrize("order", ["before", "after", "feeding"])
+@pytest.mark.parametrize("own", ["cell", "attention"])
+def test_a_float32_part_in_a_float16_decoder_stays_inside_it(own, order):
+    def run(policy):
+        wide = {"dtype": "float32"}
+        cell = layers.GRUCell(U, **(wide if own == "cell" else {}))
+        attention = BahdanauAttention(5, **(wide if own == "attention" else {}))
+        layer = AttentionDecoder(cell, attention, dtype=policy, **ORDERS[order])
+        assert getattr(layer, own).compute_dtype == "float32"
+        given = [keras.Input((None, 4)), keras.Input((None, D_V))]
+        masks = [keras.Input((None,), dtype="bool") for _ in range(2)]
+        results = layer(*given, inputs_mask=masks[0], memory_mask=masks[1])
+        layer.set_weights([0.3 * normal(*w.shape, seed=7) for w in layer.weights])
+        model = keras.Model([*given, *masks], results)
+        return keras.tree.flatten(model.predict(batch, verbose=0))
+
+    batch = [normal(B, T, 4), normal(B, S, D_V, seed=1)]
+    batch += [lengths_mask([3, 1], T), lengths_mask([5, 2], S)]
+    for one, want in zip(run("mixed_float16"), run("float32"), strict=True):
+        assert (one.dtype, want.dtype) == ("float16", "float32")
+        assert 0 < np.abs(one - want).max() <= 1e-2 * np.abs(want).max()
 
 
 @OP_BY_OP

@@ -129,6 +129,23 @@ def test_the_mask_travels_on_the_memory_and_lengths_are_free():
     assert (longer[0][:, 5:] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int32"])
+def test_a_positional_mask_is_the_mask_and_travels_on(dtype):
+    inputs, mask = normal(2, 5, 3), np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]], dtype)
+    encoder, spy = BiEncoder(layers.GRU(U)), MaskSpy()
+    symbols = keras.Input((None, 3)), keras.Input((None,), dtype=dtype)
+    memory, state = encoder(*symbols)
+    model = keras.Model(symbols, [spy(memory), *state])
+    wanted = arrays(encoder(inputs, mask=mask.astype(bool)))
+    spy.seen.clear()
+    memory, state = encoder(inputs, mask)
+    for found in ([spy(memory), *state], model([inputs, mask])):
+        for one, want in zip(arrays(found), wanted, strict=True):
+            np.testing.assert_allclose(one, want, atol=1e-6)
+    for seen in (spy.seen[0], spy.seen[1]):
+        np.testing.assert_array_equal(array(seen), mask)
+
+
 def test_dropout_inside_the_layers_acts_in_training_only():
     encoder = BiEncoder(
         [LAYERS["gru"](dropout=0.3, recurrent_dropout=0.2), LAYERS["lstm"](dropout=0.3)]

@@ -1,5 +1,7 @@
 """Every wrong input gives one error that names the tensor, both shapes, and the fix."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -68,7 +70,10 @@ def test_an_attention_refuses_a_mask_of_another_length(name):
 
 
 def test_dot_of_other_widths_points_to_general():
-    message(lambda: LuongAttention("dot")(normal(B, T, 4), normal(B, S, 6)), "general", "D_q=4")
+    inputs, memory = normal(B, T, 4), normal(B, S, 6)
+    message(lambda: LuongAttention("dot")(inputs, memory), "general", "D_q=4", "D_k=6")
+    in_a_decoder = ("general", f"D_q={U}", "D_k=6", "cell's state", "memory")
+    message(lambda: decoder("dot", order="after")(inputs, memory), *in_a_decoder)
     for layer in (BahdanauAttention(7), LuongAttention(), LuongAttention("concat", units=7)):
         assert tuple(layer(normal(B, T, 4), normal(B, S, 6))[0].shape) == (B, T, 6)
 
@@ -93,6 +98,7 @@ def test_dot_of_other_widths_points_to_general():
         (lambda: BiEncoder([]), ["layer", "empty"]),
         (lambda: AttentionDecoder(layers.GRU(3), LuongAttention()), ["cell", "GRUCell"]),
         (lambda: AttentionDecoder(7, LuongAttention()), ["cell", "7"]),
+        (lambda: AttentionDecoder([], LuongAttention()), ["cell", "one or more", "[]"]),
         (lambda: AttentionDecoder(layers.GRUCell(3), layers.Attention()), ["attention"]),
         (
             lambda: AttentionDecoder(layers.GRUCell(3), LuongAttention(), attend="during"),
@@ -149,6 +155,54 @@ def test_an_initial_state_of_another_count_width_or_batch_is_refused():
         gru(inputs, memory, initial_state=given)
 
 
+def test_a_step_names_the_tensor_that_does_not_fit():
+    layer, inputs, memory = decoder(cell="lstm"), normal(B, T, 4), normal(B, S, D_V, seed=1)
+    message(lambda: layer.step(inputs[:, 0], [], None), "`step`", "build(")
+    layer(inputs, memory)
+    source, state = layer.prepare(memory), layer.get_initial_state(B)
+    short, one_row = [state[0], state[1][:, :3]], [one[:1] for one in state]
+    for x, given, parts in [
+        (inputs, state, ["`inputs`", "D_x)", f"({B}, {T}, 4)"]),
+        (inputs[:, 0, :3], state, ["`inputs`", "D_x=4", f"({B}, 3)"]),
+        (np.ones((B, 4), "int32"), state, ["`inputs`", "int32", "embed"]),
+        (inputs[:, 0], state[:1], ["`state`", "2 tensors", "received 1"]),
+        (inputs[:, 0], short, ["`state[1]`", f"U={U}", f"({B}, 3)"]),
+        (inputs[:1, 0], one_row, ["`source`", "(1, 4)", f"({B}, {S}, {D_V})"]),
+    ]:
+        message(functools.partial(layer.step, x, given, source), *parts)
+
+
+def test_integer_ids_are_refused_and_the_remedy_is_to_embed():
+    inputs, memory = normal(B, T, 4), normal(B, S, D_V, seed=1)
+    for ids in (np.ones((B, T), "int32"), np.ones((B, T, 4), "int32")):
+        for call in (
+            lambda ids=ids: BahdanauAttention(3)(ids, memory),
+            lambda ids=ids: BahdanauAttention(3)(inputs, ids),
+            lambda ids=ids: BahdanauAttention(3)(inputs, memory[:, :T], ids),
+            lambda ids=ids: BiEncoder(layers.GRU(3))(ids),
+            lambda ids=ids: decoder()(ids, memory),
+            lambda ids=ids: decoder()(inputs, ids),
+        ):
+            message(call, "embed integer ids", str(ids.shape))
+
+
+@pytest.mark.parametrize(
+    "shapes, name, width",
+    [
+        ([(B, T, 3), (B, S, D_V)], "query", "D_q=3"),
+        ([(B, T, U), (B, S, 3)], "value", "D_v=3"),
+        ([(B, T, U), (B, S, D_V), (B, S, 3)], "key", "D_k=3"),
+    ],
+)
+def test_a_decoder_refuses_an_attention_built_for_other_widths(shapes, name, width):
+    attention = BahdanauAttention(5)
+    attention(*[normal(*shape) for shape in shapes])
+    layer = AttentionDecoder(layers.GRUCell(U), attention)
+    came = f", {U})" if name == "query" else f"({B}, {S}, {D_V})"
+    parts = (f"`{name}`", width, came, "cell's state", "memory")
+    message(lambda: layer.build((B, T, 4), (B, S, D_V)), *parts)
+
+
 def test_an_encoder_names_the_tensor_that_does_not_fit():
     encoder = BiEncoder(layers.GRU(U))
     message(lambda: encoder(normal(B, S)), "`inputs`", "(B, S, D)", "embed")
@@ -173,6 +227,20 @@ def test_the_errors_come_while_a_functional_model_is_built():
     layer = decoder()
     layer(inputs, keras.Input((None, D_V)))
     message(lambda: layer(inputs, keras.Input((None, 5))), "`memory`", f"D_v={D_V}")
+
+
+def test_a_wrong_initial_state_is_refused_while_a_functional_model_is_built():
+    inputs, memory = keras.Input((None, 4)), keras.Input((None, D_V))
+    narrow, state, built = keras.Input((3,)), keras.Input((U,)), decoder()
+    built(inputs, memory)
+    for layer, given, parts in [
+        (decoder(cell="lstm"), state, ["`initial_state`", "2 tensors", "received 1"]),
+        (decoder(order="feeding"), [state] * 3, ["`initial_state`", "1 or 2", "received 3"]),
+        (decoder(), [narrow], ["`initial_state[0]`", f"U={U}", "(None, 3)"]),
+        (built, narrow, ["`initial_state[0]`", f"U={U}", "(None, 3)"]),
+    ]:
+        call = functools.partial(layer, inputs, memory, initial_state=given)
+        message(call, *parts)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.RaggedTensor")
