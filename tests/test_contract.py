@@ -159,17 +159,18 @@ def test_what_stays_on_a_layer_is_no_tensor(name):
 
 
 @EVERY
-def test_the_docstring_states_shapes_and_errors_and_its_example_runs(name):
-    check_docstring(getattr(keras_attention, name))
+def test_the_docstring_states_results_errors_and_paper_and_its_example_runs(name):
+    of_a_paper = name != "MaskedSoftmax"
+    check_docstring(getattr(keras_attention, name), *["Reference"] * of_a_paper)
 
 
 def test_the_template_s_own_example_runs():
     check_docstring(BaseAttention)
 
 
-def check_docstring(layer):
+def check_docstring(layer, *sections):
     text = inspect.getdoc(layer)
-    for section in ("Args:", "Example"):
+    for section in ("Args:", "Returns:", "Raises:", "Example", *sections):
         assert section in text
     names = {name: getattr(keras_attention, name) for name in keras_attention.__all__}
     names |= {"keras": keras, "ops": ops, "functions": functions}

@@ -66,6 +66,10 @@ def test_no_private_keras_api_is_used():
                 )
 
 
+def test_the_readme_holds_no_placeholder():
+    assert not re.findall(r"(?i)\b(?:TODO|TBD|FIXME|XXX)\b|[.?]{2} ?%|[…?] ?%", README)
+
+
 def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
