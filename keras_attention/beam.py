@@ -134,7 +134,7 @@ class BeamSearch(Search):
         """All hypotheses are alike before the first token; only one of them goes on."""
         empty = (batch, self.width, task.max_length)
         first = ops.equal(ops.arange(self.width), 0)
-        sums = ops.where(first, 0.0, ops.full((batch, self.width), IMPOSSIBLE, "float32"))
+        sums = ops.where(first, ops.zeros((batch, self.width), "float32"), IMPOSSIBLE)
         return Running(
             sums,
             ops.full(empty, task.pad_token, "int32"),
@@ -173,7 +173,7 @@ class BeamSearch(Search):
         scores = first.sums / self._penalty(position + 1)
         if self.coverage_penalty:
             scores = scores + self.coverage_penalty * _log_coverage(first.coverage, task.real)
-        scores = ops.where(ends[:, : self.width], scores, ops.full_like(scores, IMPOSSIBLE))
+        scores = ops.where(ends[:, : self.width], scores, IMPOSSIBLE)
         lengths = ops.full_like(finished.lengths, 1) * (position + 1)
         new = Finished(scores, lengths, first.tokens, first.slots)
         both = Finished(
@@ -184,7 +184,7 @@ class BeamSearch(Search):
 
     def _go_on(self, candidates, ends, finished, position, task):
         """The best K that do not end; none in a row whose results are settled."""
-        going = ops.where(ends, ops.full_like(candidates.sums, IMPOSSIBLE), candidates.sums)
+        going = ops.where(ends, IMPOSSIBLE, candidates.sums)
         sums, order = ops.top_k(going, self.width)
         last_result = finished.scores[:, (self.n_best or 1) - 1]
         # Sums only fall, so none can score more than now at the mildest penalty.
@@ -193,7 +193,7 @@ class BeamSearch(Search):
         if self.width == 1:  # greedy search: there is nothing to compare the first end with
             settled = ops.logical_or(settled, last_result > IMPOSSIBLE)
         settled = ops.expand_dims(settled, 1)
-        sums = ops.where(settled, ops.full_like(sums, IMPOSSIBLE), sums)
+        sums = ops.where(settled, IMPOSSIBLE, sums)
         return Running(sums, *(_pick(one, order) for one in candidates[1:]))
 
     def _penalty(self, length):

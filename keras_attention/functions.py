@@ -8,8 +8,12 @@ the layers do that once, where they can name the argument. Sizes used below:
     H  heads
 """
 
+import math
+
 import keras
 from keras import ops
+
+LOWEST = -3.4028235e38  # of the finite numbers in float32
 
 
 def wide(x):
@@ -47,13 +51,13 @@ def masked_softmax(scores, mask=None, axis=-1):
     scores = wide(scores)
     if mask is None and scores.shape[axis] != 1:  # for 1, Keras's softmax warns
         return ops.softmax(scores, axis=axis)
-    nothing = -float("inf")
     kept = scores
     if mask is not None:
-        kept = ops.where(mask, scores, ops.full_like(scores, nothing))
+        kept = ops.where(mask, scores, -math.inf)
     top = ops.stop_gradient(ops.max(kept, axis=axis, keepdims=True))
-    # An empty row has no maximum; 0 keeps the subtraction finite there.
-    top = ops.where(top > nothing, top, ops.zeros_like(top))
+    # An empty row has no maximum; a finite one keeps the subtraction from being NaN. No
+    # selection, which ONNX converters turn into a product that infinity makes NaN.
+    top = ops.maximum(top, LOWEST)
     exponentials = ops.exp(kept - top)
     total = ops.sum(exponentials, axis=axis, keepdims=True)
     return exponentials / ops.where(total > 0, total, ops.ones_like(total))

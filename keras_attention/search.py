@@ -5,13 +5,14 @@ L `max_length`, S source steps, H heads, V vocabulary.
 """
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 from keras import ops
 
 from keras_attention import checks, functions
 
-IMPOSSIBLE = -float("inf")
+IMPOSSIBLE = -math.inf
 
 
 class Task(NamedTuple):
@@ -101,7 +102,7 @@ class Search:
         if task.forced is not None:
             token = ops.expand_dims(at(task.forced, position), 1)
             keep = ops.where(token < 0, keep, ops.equal(vocabulary, token))
-        return ops.where(keep, log_probs, ops.full_like(log_probs, IMPOSSIBLE))
+        return ops.where(keep, log_probs, IMPOSSIBLE)
 
     def _repeats(self, tokens, position, log_probs):
         """Boolean (N, V): the tokens that would end an n-gram that there is already."""

@@ -42,6 +42,7 @@ def _saved_model(model, generator, filepath, verbose):
     def ids(name):
         return tf.TensorSpec((None, None), "int32", name=name)
 
+    generator.restart()
     archive = keras.export.ExportArchive()
     archive.add_endpoint("generate", generator.__call__, [ids("source")])
     archive.add_endpoint("serve", generator.__call__, [ids("source")])
