@@ -38,6 +38,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import g2p_data as data
 import keras
@@ -58,7 +59,6 @@ QUICK = (3000, 300, 300)
 QUICK_EPOCHS = 6
 LABEL_SMOOTHING = 0.1
 LENGTH_PENALTIES, PENALTY_WORDS = (0.0, 0.5, 1.0), 1000
-DECODING_BATCH = 256
 
 # The five layers of a Seq2Seq, by their names in the functional model.
 LAYERS = ("source_embedding", "encoder", "target_embedding", "decoder", "logits")
@@ -97,10 +97,10 @@ def main():
     greedy, beam = report_errors(speaker, words, data.references(dev), args.beam_width)
     for word in data.thinned(list(words), 20):
         right = " / ".join(" ".join(sounds) for sounds in words[word])
-        print(f"{word:>16} | {right} | {' '.join(greedy[word])}")
-    draw_alignments(speaker, words, output / "alignments.png")
+        print(f"{word:>16} | {right} | {' '.join(greedy[word].phonemes)}")
+    draw_alignments(greedy, words, output / "alignments.png")
 
-    some = data.ids(data.thinned(list(words), 100), letters)
+    some = data.ids(data.thinned(list(words), 100), letters, speaker.source_length)
     check_reloaded(model, output / "g2p.keras", some, speaker.max_length)
     if keras.backend.backend() != "tensorflow":
         print("no export: Keras writes a SavedModel from its TensorFlow backend only")
@@ -177,8 +177,15 @@ def train_model(model, train, dev, args, path):
     print(f"trained {model.count_params()} weights in {seconds:.0f} s", flush=True)
 
 
+class Said(NamedTuple):
+    """What the model made of a word, and where it looked: weights (T, S), the end in T."""
+
+    phonemes: list
+    weights: np.ndarray
+
+
 class Speaker:
-    """A trained model with its vocabularies: from words to lists of phonemes.
+    """A trained model with its vocabularies: from words to phonemes.
 
     pairs: What it may be asked for. All words are padded to the longest of them, and no
     output is much longer than the longest pronunciation: one graph of each search does.
@@ -191,27 +198,24 @@ class Speaker:
         self.source_length = max(len(word) for word, _ in pairs)
         self.max_length = max(len(sounds) for _, sounds in pairs) + 5
 
-    def generate(self, words, search):
-        source = data.ids(words, self.letters, self.source_length)
-        length, batch = self.max_length, DECODING_BATCH
-        return self.model.generate(source, search, length, batch_size=batch, verbose=0)
-
     def pronounce(self, words, search):
-        """Word to phonemes. Short words, which need few steps, go together."""
+        """Word to `Said`. Short words, which need few steps, go together."""
         words = sorted(words, key=len)
-        found = self.generate(words, search)
-        said = zip(words, found.tokens, found.lengths, strict=True)
-        return {word: self.spell(tokens, steps - 1) for word, tokens, steps in said}
-
-    def spell(self, tokens, steps):
-        return [self.symbols[token] for token in tokens[:steps]]
+        source = data.ids(words, self.letters, self.source_length)
+        found = self.model.generate(source, search, self.max_length, verbose=0)
+        said = {}
+        for row, (word, steps) in enumerate(zip(words, found.lengths, strict=True)):
+            phonemes = [self.symbols[token] for token in found.tokens[row, : steps - 1]]
+            said[word] = Said(phonemes, found.weights[row, :steps, : len(word)])
+        return said
 
 
 def report_errors(speaker, words, dev_words, width):
     """Prints the error rates; returns what greedy search said, and the beam search."""
 
     def rates(said, references):
-        return data.error_rates([said[word] for word in references], references.values())
+        answers = [said[word].phonemes for word in references]
+        return data.error_rates(answers, references.values())
 
     def report(name, search):
         began = time.perf_counter()
@@ -234,23 +238,21 @@ def report_errors(speaker, words, dev_words, width):
     return greedy, beam
 
 
-def draw_alignments(speaker, words, path):
-    """The weights (T, S) of five words: where the model looked for each phoneme."""
+def draw_alignments(said, words, path):
+    """The weights of five words: where the model looked for each phoneme."""
     # Neither too short nor too long to look at, if there are such.
     some = data.thinned([word for word in words if 6 <= len(word) <= 9] or list(words), 5)
-    found = speaker.generate(some, GreedySearch())
-    width, height = max(map(len, some)), max(found.lengths)
-    figure = Figure((1 + width, 2 + 0.7 * height), dpi=150, layout="constrained")
+    width, height = max(map(len, some)), max(len(said[word].weights) for word in some)
+    size = (0.9 * (width + 3), 0.6 * (height + 4))  # 0.3 inches a cell, labels around
+    figure = Figure(size, dpi=150, layout="constrained")
     *panels, last = figure.subplots(2, 3).flat
-    for row, (word, panel) in enumerate(zip(some, panels, strict=False)):
-        steps = found.lengths[row]
-        said = speaker.spell(found.tokens[row], steps)
-        weights = found.weights[row, :steps, : len(word)]
+    for word, panel in zip(some, panels, strict=False):
+        phonemes, weights = said[word]
         image = panel.imshow(weights, cmap="viridis", vmin=0, vmax=1)
         panel.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))  # cells of one size
         panel.set_xticks(range(len(word)), labels=list(word))
-        panel.set_yticks(range(steps), labels=[*said[:-1], "end"])
-        right = said[:-1] in words[word]
+        panel.set_yticks(range(len(weights)), labels=[*phonemes, "end"])
+        right = phonemes in words[word]
         verdict = "right" if right else f"reference: {' '.join(words[word][0])}"
         panel.set_title(verdict, loc="left", fontsize="small", color="dimgrey")
     for panel in (*panels, last):
@@ -259,7 +261,9 @@ def draw_alignments(speaker, words, path):
         panel.spines[:].set_visible(False)
     for panel in (*panels[len(some) :], last):
         panel.set_axis_off()
-    figure.colorbar(image, ax=last, location="left", label="weight", fraction=0.1)
+    figure.colorbar(image, ax=last, location="left", label="attention weight", fraction=0.1)
+    text = "Where the model looked in the word (columns) for each phoneme (rows)"
+    figure.suptitle(text, x=0.01, ha="left")
     figure.savefig(path)
     print(f"drew {', '.join(some)}: {path}")
 
