@@ -33,13 +33,11 @@ class Running(NamedTuple):
 
     tokens: int32 (B, K, L). slots: int32 (B, K, L), in which of the K slots a hypothesis
     was at each step, so that what a step computed is never re-ordered.
-    coverage: (B, K, S), the attention so far.
     """
 
     sums: object
     tokens: object
     slots: object
-    coverage: object
 
 
 class Finished(NamedTuple):
@@ -106,26 +104,30 @@ class BeamSearch(Search):
             return ops.logical_and(position < task.max_length, going)
 
         def advance(position, last, running, finished, weights, state):
-            log_probs, new_weights, state = task.step(last, state)
-            new_weights = ops.reshape(new_weights, (batch, width, *task.weights_shape))
+            log_probs, new_weights, new_state = task.step(last, state[: len(task.state)])
+            new_weights = _split(new_weights, width)
             weights = write(weights, position, new_weights, axis=2)
-            running = _attended(running, new_weights)
+            # Coverage is one state more, where it counts.
+            coverage = [one + _flat(_head_mean(new_weights)) for one in state[len(new_state) :]]
             candidates = self._candidates(log_probs, position, running, task)
             ends = ops.equal(at(candidates.tokens, position, axis=2), task.end_token)
-            finished = self._finish(candidates, ends, finished, position, task)
+            finished = self._finish(candidates, ends, coverage, finished, position, task)
             running = self._go_on(candidates, ends, finished, position, task)
             origins = at(running.slots, position, axis=2)
-            state = [_flat(_pick(_split(one, width), origins)) for one in state]
+            state = [_flat(_pick(_split(one, width), origins)) for one in new_state + coverage]
             last = _flat(at(running.tokens, position, axis=2))
             return position + 1, last, running, finished, weights, state
 
+        state = list(task.state)
+        if self.coverage_penalty:
+            state.append(ops.zeros(ops.shape(task.real), "float32"))
         start = (
             ops.zeros((), "int32"),
             ops.full((batch * width,), task.start_token, "int32"),
             self._first(batch, task),
             self._none(batch, task),
             ops.zeros((batch, width, task.max_length, *task.weights_shape), "float32"),
-            [ops.repeat(one, width, axis=0) for one in task.state],
+            [ops.repeat(one, width, axis=0) for one in state],
         )
         _, _, _, finished, weights, _ = ops.while_loop(unfinished, advance, start)
         return self._results(finished, weights, task)
@@ -139,7 +141,6 @@ class BeamSearch(Search):
             sums,
             ops.full(empty, task.pad_token, "int32"),
             ops.zeros(empty, "int32"),
-            ops.zeros((batch, self.width, ops.shape(task.real)[1]), "float32"),
         )
 
     def _none(self, batch, task):
@@ -166,15 +167,16 @@ class BeamSearch(Search):
             sums,
             write(_pick(running.tokens, parents), position, token, axis=2),
             write(_pick(running.slots, parents), position, parents, axis=2),
-            _pick(running.coverage, parents),
         )
 
-    def _finish(self, candidates, ends, finished, position, task):
+    def _finish(self, candidates, ends, coverage, finished, position, task):
         """Finished ones, new and old: of the first K candidates, those that end."""
         first = Running(*(one[:, : self.width] for one in candidates))
         scores = first.sums / self._penalty(position + 1)
-        if self.coverage_penalty:
-            scores = scores + self.coverage_penalty * _log_coverage(first.coverage, task.real)
+        for attention in coverage:
+            parents = at(first.slots, position, axis=2)
+            attention = _pick(_split(attention, self.width), parents)
+            scores = scores + self.coverage_penalty * _log_coverage(attention, task.real)
         scores = ops.where(ends[:, : self.width], scores, IMPOSSIBLE)
         lengths = ops.full_like(finished.lengths, 1) * (position + 1)
         new = Finished(scores, lengths, first.tokens, first.slots)
@@ -221,10 +223,9 @@ class BeamSearch(Search):
         return found if self.n_best else Found(*(one[:, 0] for one in found))
 
 
-def _attended(running, weights):
-    """`running` with the attention of this step, (B, K, S) or (B, K, H, S), added."""
-    mean = weights if len(weights.shape) == 3 else ops.mean(weights, axis=2)
-    return running._replace(coverage=running.coverage + mean)
+def _head_mean(weights):
+    """(B, K, H, S) to (B, K, S); without heads as it is."""
+    return weights if len(weights.shape) == 3 else ops.mean(weights, axis=2)
 
 
 def _log_coverage(coverage, real):

@@ -188,22 +188,23 @@ class Seq2Seq(keras.Model):
             `Generated`, for B = 0 too.
         """
         generator = self.generator(search, max_length)
-        inputs, settings = source, {"verbose": verbose}
-        if not token_ids.is_dataset(source):
-            inputs = ids = token_ids.source_ids(source, _size(self.source_embedding))
-            settings["batch_size"] = batch_size
-            if len(ids) == 0:
-                return Generated(**generator.nothing(ids.shape[1]))
-            if prefix is not None:
-                forced = token_ids.forced_ids(prefix, len(ids), self, generator.max_length)
-                inputs = (ids, forced)
-        elif prefix is not None:
-            raise ValueError(
-                "Seq2Seq.generate: `prefix` should come with an array as `source`, but "
-                f"received a {type(source).__name__}. Fix: generate from each batch of it."
-            )
         generator.restart()
-        return Generated(**generator.predict(inputs, **settings))
+        if token_ids.is_dataset(source):
+            if prefix is not None:
+                raise ValueError(
+                    "Seq2Seq.generate: `prefix` should come with an array as `source`, but "
+                    f"received a {type(source).__name__}. Fix: generate batch by batch."
+                )
+            return Generated(**generator.predict(source, verbose=verbose))
+        inputs = ids = token_ids.source_ids(source, _size(self.source_embedding))
+        if prefix is not None:
+            forced = token_ids.forced_ids(prefix, len(ids), self, generator.max_length)
+            inputs = (ids, forced)
+        if len(ids) == 0:
+            return Generated(**generator.nothing(ids.shape[1]))
+        if len(ids) <= batch_size:  # a single batch needs none of what `predict` sets up
+            return Generated(**generator.predict_on_batch(inputs))
+        return Generated(**generator.predict(inputs, batch_size=batch_size, verbose=verbose))
 
     def generator(self, search=None, max_length=None):
         """The Keras model behind `generate`: source ids to a dict with what it returns."""
@@ -252,10 +253,6 @@ class Seq2Seq(keras.Model):
         generator = self.generator(search, max_length)
         serving.export(self, generator, filepath, format, verbose, input_signature, **kwargs)
 
-    def compile(self, *args, **kwargs):
-        super().compile(*args, **kwargs)
-        self._generators.clear()  # they take over `jit_compile` and `run_eagerly`
-
     def quantize(self, *args, **kwargs):
         super().quantize(*args, **kwargs)
         self._generators.clear()
@@ -294,7 +291,7 @@ class _Cache:
         self.generators = {}
 
     def get(self, model, search, max_length):
-        key = (search, max_length)
+        key = (search, max_length, model.run_eagerly, model.jit_compile)
         if key not in self.generators:
             self.generators[key] = Generator(model, search, max_length)
         return self.generators[key]
