@@ -20,9 +20,25 @@ LEAST_COVERAGE = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class GNMTPenalty:
-    """The length penalty of Wu et al. 2016: ((5 + length) / 6)^alpha."""
+    """The length penalty of Wu et al. 2016: ((5 + length) / 6)^alpha.
+
+    Args:
+        alpha: Number from 0 up. 0 scores by the plain sum; there 0.2 was best.
+
+    Example:
+
+    >>> search = BeamSearch(5, length_penalty=GNMTPenalty(0.6))
+    >>> search.length_penalty(1)
+    1.0
+
+    References:
+        Wu et al. 2016, https://arxiv.org/abs/1609.08144, equation 14.
+    """
 
     alpha: float
+
+    def __post_init__(self):
+        checks.check_number("GNMTPenalty", "alpha", self.alpha, least=0)
 
     def __call__(self, length):
         return ((5.0 + length) / 6.0) ** self.alpha
@@ -69,7 +85,17 @@ class BeamSearch(Search):
             `GNMTPenalty(alpha)`. The length counts the end token.
         coverage_penalty: Number; above 0 it costs an output to leave real source steps
             unattended. Padding costs nothing. With several heads, of their mean.
-        min_length, banned_tokens, no_repeat_ngram: As of every `Search`.
+        min_length, banned_tokens, no_repeat_ngram: As of `GreedySearch`.
+
+    Raises:
+        ValueError: A setting that makes no sense.
+
+    Example, with a `Seq2Seq`:
+
+    >>> search = BeamSearch(5, n_best=3, length_penalty=1.0)
+    >>> generated = model.generate([[3, 4, 5]], search, max_length=6, verbose=0)
+    >>> generated.tokens.shape, generated.scores.shape
+    ((1, 3, 6), (1, 3))
 
     References:
         Wu et al. 2016, https://arxiv.org/abs/1609.08144, equation 14. There a coverage

@@ -188,7 +188,19 @@ class GreedySearch(OneByOne):
     """The most probable token at every step.
 
     Args:
-        min_length, banned_tokens, no_repeat_ngram: As of every `Search`.
+        min_length: Integer, the fewest tokens of an output, its end token counted.
+        banned_tokens: Ids that an output may not have.
+        no_repeat_ngram: Integer n: no n tokens in a row occur twice. 0 allows it.
+
+    Raises:
+        ValueError: A setting that makes no sense.
+
+    Example, with a `Seq2Seq`:
+
+    >>> search = GreedySearch(no_repeat_ngram=2)
+    >>> generated = model.generate([[3, 4, 5]], search, max_length=6, verbose=0)
+    >>> generated.tokens.shape
+    (1, 6)
     """
 
     def choose(self, log_probs, uniform):
@@ -210,7 +222,18 @@ class RandomSampling(OneByOne):
         top_p: Number up to 1: only the most probable tokens that reach this sum (the
             nucleus; Holtzman et al. 2019, https://arxiv.org/abs/1904.09751, section 3.1).
         seed: Integer: the same samples in every call. By default new ones.
-        min_length, banned_tokens, no_repeat_ngram: As of every `Search`.
+        min_length, banned_tokens, no_repeat_ngram: As of `GreedySearch`.
+
+    Raises:
+        ValueError: A setting that makes no sense.
+
+    Example, with a `Seq2Seq`:
+
+    >>> search = RandomSampling(temperature=0.8, top_k=5, seed=1)
+    >>> first = model.generate([[3, 4, 5]], search, max_length=6, verbose=0)
+    >>> second = model.generate([[3, 4, 5]], search, max_length=6, verbose=0)
+    >>> bool((first.tokens == second.tokens).all())
+    True
     """
 
     temperature: float = 1.0

@@ -14,12 +14,18 @@ from keras_attention import (
     AttentionDecoder,
     BahdanauAttention,
     BaseAttention,
+    BeamSearch,
     BiEncoder,
+    GNMTPenalty,
+    GreedySearch,
     LuongAttention,
     MaskedSoftmax,
+    RandomSampling,
+    Seq2Seq,
     functions,
 )
 from rows import D_Q, D_V, B, S, T, arrays, normal
+from seq2seqs import library_seq2seq
 
 pytestmark = pytest.mark.usefixtures("op_by_op")
 
@@ -85,7 +91,9 @@ def built(name):
 
 
 def test_the_table_holds_every_public_layer():
-    assert {*LAYERS, "BaseAttention"} == set(keras_attention.__all__)
+    public = {name: getattr(keras_attention, name) for name in keras_attention.__all__}
+    found = {name for name, one in public.items() if issubclass(one, layers.Layer)}
+    assert {*LAYERS, "BaseAttention", "Seq2Seq"} == found
 
 
 @EVERY
@@ -164,18 +172,24 @@ def test_the_docstring_states_results_errors_and_paper_and_its_example_runs(name
     check_docstring(getattr(keras_attention, name), *["Reference"] * of_a_paper)
 
 
-def test_the_template_s_own_example_runs():
-    check_docstring(BaseAttention)
+@pytest.mark.parametrize("one", [BaseAttention, Seq2Seq])
+def test_the_examples_of_template_and_model_run(one):
+    check_docstring(one)
 
 
-def check_docstring(layer, *sections):
-    text = inspect.getdoc(layer)
-    for section in ("Args:", "Returns:", "Raises:", "Example", *sections):
+@pytest.mark.parametrize("search", [GreedySearch, BeamSearch, RandomSampling, GNMTPenalty])
+def test_the_docstring_of_a_search_shows_how_to_use_it(search):
+    check_docstring(search, sections=["Args:", "Example"], model=library_seq2seq())
+
+
+def check_docstring(one, *more, sections=("Args:", "Returns:", "Raises:", "Example"), **names):
+    text = inspect.getdoc(one)
+    for section in (*sections, *more):
         assert section in text
-    names = {name: getattr(keras_attention, name) for name in keras_attention.__all__}
+    names |= {name: getattr(keras_attention, name) for name in keras_attention.__all__}
     names |= {"keras": keras, "ops": ops, "functions": functions}
-    test = doctest.DocTestParser().get_doctest(text, names, layer.__name__, None, 0)
-    assert len(test.examples) >= 3
+    test = doctest.DocTestParser().get_doctest(text, names, one.__name__, None, 0)
+    assert len(test.examples) >= 2
     assert doctest.DocTestRunner().run(test).failed == 0
 
 

@@ -308,6 +308,7 @@ def test_the_extreme_random_numbers_draw_no_impossible_token(uniform):
         (lambda: RandomSampling(top_p=1.5), "`top_p`.*at most 1"),
         (lambda: RandomSampling(top_k=0), "`top_k`"),
         (lambda: GreedySearch(min_length=-1), "`min_length`"),
+        (lambda: GNMTPenalty(-1), "`alpha`.*from 0 up"),
         (lambda: GreedySearch(banned_tokens=[1.5]), "`banned_tokens`.*token id"),
         (lambda: GreedySearch(no_repeat_ngram=True), "`no_repeat_ngram`"),
     ],
