@@ -43,6 +43,10 @@ class FirstStates(layers.Layer):
     def compute_mask(self, inputs, mask):
         return None
 
+    def compute_output_shape(self, inputs_shape):
+        memory, _ = self.encoder.compute_output_shape(inputs_shape)
+        return memory, [(memory[0], size) for size in self.sizes]
+
 
 def parts(attention="bahdanau", cell="gru", order="before", mask_zero=True, **kwargs):
     width = 7 if attention == "dot" else 6  # three heads divide 6
