@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-# One process runs them all: they share one quick run.
-pytestmark = pytest.mark.xdist_group("copy_task")
-
 SCRIPT = Path(__file__).parents[1] / "examples" / "copy_task.py"
 ATTENTIONS = ["none", "bahdanau", "luong"]
 ROW = re.compile(r"(\w+) +\| length +(\d+) \| +([\d.]+) % of tokens \| +([\d.]+) % of seq")

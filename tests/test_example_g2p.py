@@ -14,8 +14,6 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 WORDS = ["ab", "bac", "cab", "a", "abba", "cc", "bcab", "caab"]
 EXPORTS = keras.backend.backend() == "tensorflow"
 
-# With one worker for them all, each run is made once.
-pytestmark = pytest.mark.xdist_group("g2p")
 on_tensorflow = pytest.mark.skipif(not EXPORTS, reason="Keras exports from TensorFlow only")
 
 RATES = re.compile(
