@@ -231,11 +231,11 @@ class LuongAttention(BaseAttention):
         return x if self.num_heads == 1 else functions.split_heads(x, self.num_heads)
 
     def _vector_per_head(self):
-        """v (U,), or (H, U/H) to meet the energies (B, H, T, S, U/H)."""
+        """v (U,), or (H, 1, 1, U/H) to meet the energies (B, H, T, S, U/H)."""
         if self.num_heads == 1:
             return self.score_vector
         width = self.units // self.num_heads
-        return ops.reshape(self.score_vector, (self.num_heads, width))
+        return ops.reshape(self.score_vector, (self.num_heads, 1, 1, width))
 
     def _check_heads(self, symbol, tensor, width):
         if width % self.num_heads:

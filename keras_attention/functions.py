@@ -74,14 +74,11 @@ def dot_scores(query, keys):
 def additive_scores(query, keys, vector):
     """e_{t,i} = v . tanh(q_t + k_i), with query and keys already projected.
 
-    query (..., T, U), keys (..., S, U), vector (U,): (..., T, S); with heads, query and keys
-    (B, H, ., U) and vector (H, U). The sum over U runs in float32 or wider.
+    query (..., T, U), keys (..., S, U), vector broadcastable to (..., 1, 1, U):
+    (..., T, S). The sum over U runs in float32 or wider.
     """
     energies = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(keys, -3))
-    # Not a product and its sum, which would write and read the largest tensor once more.
-    equation = "...tsu,u->...ts" if len(vector.shape) == 1 else "bhtsu,hu->bhts"
-    energies = wide(energies)
-    return ops.einsum(equation, energies, ops.cast(vector, energies.dtype))
+    return ops.sum(wide(energies) * wide(vector), axis=-1)
 
 
 def weighted_sum(weights, value):
