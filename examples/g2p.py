@@ -89,6 +89,9 @@ def main():
     trained = build_model(len(letters), len(phonemes), args)
     batches = [data.Batches(part, letters, phonemes, args.batch_size) for part in (train, dev)]
     train_model(trained, *batches, args, output / "checkpoint.keras")
+    held_out = data.Batches(test, letters, phonemes, args.batch_size)
+    results = trained.evaluate(held_out, verbose=0, return_dict=True)
+    print(f"test: token accuracy {results['token_accuracy']:.4f} (teacher forced)")
     parts_of_model = [trained.get_layer(name) for name in LAYERS]
     model = Seq2Seq(*parts_of_model, start_token=data.START, end_token=data.END, name="g2p")
 

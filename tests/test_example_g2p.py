@@ -89,6 +89,8 @@ def test_quick_learns_cmudict_and_writes_all(quick):
     result, folder = quick
     assert_all_written(result, folder)
     assert "retracing" not in result.stderr
+    # The most frequent token, the end of a word, is 13 % of all.
+    assert float(re.search(r"token accuracy (\S+)", result.stdout)[1]) > 0.5
     # Untrained it is above 90 %: the most frequent phoneme is less than a tenth of all.
     assert set(rates(result.stdout)) == {"greedy", "beam 5"}
     for phonemes, words, count in rates(result.stdout).values():
