@@ -56,7 +56,15 @@ def run(cell, inputs, flat, training):
 
 
 def whole_sequence(cell):
-    """The recurrent layer that runs this very `cell`: Keras's fast one where there is one."""
+    """The recurrent layer that runs this very `cell`: Keras's fast one where there is one.
+
+    None for a stack of one, or with a cell that is not Keras's own: `RNN` with a mask
+    mistakes the nesting of its states.
+    """
+    if hasattr(cell, "cells"):
+        own = all(type(one) in FAST_LAYERS for one in cell.cells)
+        if len(cell.cells) == 1 or not own:
+            return None
     settings = {
         "return_sequences": True,
         "return_state": True,

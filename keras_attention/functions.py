@@ -11,9 +11,10 @@ the layers do that once, where they can name the argument. Sizes used below:
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
-LOWEST = -3.4028235e38  # of the finite numbers in float32
+LOWEST = {dtype: float(np.finfo(dtype).min) for dtype in ("float32", "float64")}
 
 
 def wide(x):
@@ -51,16 +52,17 @@ def masked_softmax(scores, mask=None, axis=-1):
     scores = wide(scores)
     if mask is None and scores.shape[axis] != 1:  # for 1, Keras's softmax warns
         return ops.softmax(scores, axis=axis)
-    kept = scores
-    if mask is not None:
-        kept = ops.where(mask, scores, -math.inf)
+    kept = scores if mask is None else ops.where(mask, scores, -math.inf)
     top = ops.stop_gradient(ops.max(kept, axis=axis, keepdims=True))
     # An empty row has no maximum; a finite one keeps the subtraction from being NaN. No
     # selection, which ONNX converters turn into a product that infinity makes NaN.
-    top = ops.maximum(top, LOWEST)
+    top = ops.maximum(top, LOWEST[keras.backend.standardize_dtype(scores.dtype)])
     exponentials = ops.exp(kept - top)
     total = ops.sum(exponentials, axis=axis, keepdims=True)
-    return exponentials / ops.where(total > 0, total, ops.ones_like(total))
+    weights = exponentials / ops.where(total > 0, total, ops.ones_like(total))
+    # The LiteRT converter takes all this for a softmax of its own, in which masked entries
+    # are not 0 where nothing is kept.
+    return weights if mask is None else ops.where(mask, weights, ops.zeros_like(weights))
 
 
 def dot_scores(query, keys):
@@ -88,8 +90,7 @@ def weighted_sum(weights, value):
 
 def split_heads(x, num_heads):
     """(B, N, D) to (B, H, N, D/H): head h takes the h-th group of D/H columns."""
-    batch, steps = ops.shape(x)[0], ops.shape(x)[1]
-    grouped = ops.reshape(x, (batch, steps, num_heads, x.shape[-1] // num_heads))
+    grouped = ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
     return ops.transpose(grouped, (0, 2, 1, 3))
 
 

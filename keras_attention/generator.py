@@ -24,8 +24,8 @@ class Generator(keras.Model):
         max_length: Integer L, the most tokens of an output, its end token counted.
 
     Call arguments:
-        inputs: Source ids (B, S); or a pair with ids (B, L) that the outputs must have, -1
-            where they are free.
+        inputs: Source ids (B, S); or a dict of them, `source`, and of the ids (B, L) that
+            the outputs must have, `forced`, -1 where they are free.
 
     Returns:
         A dict of `tokens`, `lengths`, `scores` and `weights`, as `Found` describes them.
@@ -45,7 +45,7 @@ class Generator(keras.Model):
         """There is nothing to build: `model` is."""
 
     def call(self, inputs):
-        source, forced = inputs if isinstance(inputs, (list, tuple)) else (inputs, None)
+        source, forced = _source_and_forced(inputs)
         model, decoder = self.model, self.model.decoder
         memory, state, real = model.encode(source, training=False)
         prepared = decoder.prepare(memory, real)
@@ -97,3 +97,15 @@ class Generator(keras.Model):
     def _heads(self):
         heads = self.model.decoder.attention.num_heads
         return (heads,) if heads > 1 else ()
+
+
+def _source_and_forced(inputs):
+    if isinstance(inputs, dict) and inputs.keys() == {"source", "forced"}:
+        return inputs["source"], inputs["forced"]
+    if isinstance(inputs, (dict, list, tuple)):
+        raise ValueError(
+            "Seq2Seq.generate: `source` should be ids (B, S) alone, without targets, but "
+            f"received a {type(inputs).__name__} of {len(inputs)}. Fix: of a dataset to train "
+            "on, dataset.map(lambda x, y: x[0])."
+        )
+    return inputs, None

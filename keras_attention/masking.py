@@ -61,6 +61,14 @@ class MaskedSoftmax(keras.layers.Layer):
     def call(self, scores, mask=None):
         checks.refuse_ragged(self, scores=scores, mask=mask)
         scores = ops.convert_to_tensor(scores)
+        if not -len(scores.shape) <= self.axis < len(scores.shape):
+            checks.fail(
+                self,
+                "scores",
+                f"of a rank that has axis={self.axis}",
+                f"shape {checks.as_shape(scores.shape)}",
+                "pass axis=-1, the last.",
+            )
         if mask is not None:
             mask = functions.as_mask(mask)
             checks.check_broadcast(self, "mask", mask.shape, "scores", scores.shape)

@@ -6,6 +6,7 @@ L `max_length`, S source steps, H heads, V vocabulary.
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from keras import ops
@@ -13,6 +14,7 @@ from keras import ops
 from keras_attention import checks, functions
 
 IMPOSSIBLE = -math.inf
+COLDEST, HOTTEST = 1e-6, 1e6  # temperatures beyond draw no otherwise
 
 
 class Task(NamedTuple):
@@ -73,7 +75,9 @@ class Search:
         owner = type(self).__name__
         for name in ("min_length", "no_repeat_ngram"):
             checks.check_count(owner, name, getattr(self, name))
-        banned = [checks.token_id(owner, "banned_tokens", one) for one in self.banned_tokens]
+        banned = self.banned_tokens
+        banned = banned if isinstance(banned, Iterable) else [banned]
+        banned = [checks.token_id(owner, "banned_tokens", one) for one in banned]
         object.__setattr__(self, "banned_tokens", tuple(banned))
 
     def run(self, task):
@@ -155,8 +159,8 @@ class OneByOne(Search):
             chosen = self.choose(candidates, number)
             gain = ops.take_along_axis(log_probs, ops.expand_dims(chosen, 1), axis=1)[:, 0]
             scores = scores + ops.where(done, ops.zeros_like(gain), gain)
-            chosen = ops.where(done, ops.full_like(chosen, task.pad_token), chosen)
-            tokens = write(tokens, position, chosen)
+            written = ops.where(done, ops.full_like(chosen, task.pad_token), chosen)
+            tokens = write(tokens, position, written)
             step_weights = ops.where(
                 ops.reshape(done, (-1, *[1] * len(task.weights_shape))),
                 ops.zeros_like(step_weights),
@@ -249,13 +253,18 @@ class RandomSampling(OneByOne):
         checks.check_number(owner, "temperature", self.temperature, above=0)
         if self.top_k is not None:
             checks.positive_int(owner, "top_k", self.top_k)
+        if self.seed is not None:
+            checks.check_count(owner, "seed", self.seed)
         if self.top_p is not None:
             checks.check_number(owner, "top_p", self.top_p, above=0, most=1)
 
     def choose(self, log_probs, uniform):
         size = log_probs.shape[-1]
-        probable, order = ops.top_k(log_probs / self.temperature, min(self.top_k or size, size))
-        probabilities = functions.masked_softmax(probable)
+        probable, order = ops.top_k(log_probs, min(self.top_k or size, size))
+        # Less than the best, so that the best is drawn at any temperature above 0.
+        behind = ops.where(probable > IMPOSSIBLE, probable - probable[:, :1], 0.0)
+        scaled = behind / min(max(self.temperature, COLDEST), HOTTEST)
+        probabilities = functions.masked_softmax(scaled, probable > IMPOSSIBLE)
         before = ops.cumsum(probabilities, axis=-1) - probabilities
         if self.top_p is not None:
             kept = before < self.top_p

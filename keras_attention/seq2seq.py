@@ -104,6 +104,9 @@ class Seq2Seq(keras.Model):
         for name, token in tokens.items():
             tokens[name] = checks.token_id("Seq2Seq", name, token)
         _check_parts(decoder, output_layer, tokens)
+        _check_embeddings(
+            tokens, source_embedding=source_embedding, target_embedding=target_embedding
+        )
         super().__init__(**kwargs)
         self.source_embedding = source_embedding
         self.encoder = encoder
@@ -131,9 +134,7 @@ class Seq2Seq(keras.Model):
                 "pass Dense(V), V the size of the target's vocabulary.",
             )
         self.vocabulary = logits.shape[-1]
-        for name in ("end_token", "start_token"):
-            size = self.vocabulary if name == "end_token" else _size(self.target_embedding)
-            token_ids.check_ids("Seq2Seq", name, getattr(self, name), size)
+        self._check_tokens()
         self.built = True
 
     def call(self, inputs, training=None):
@@ -188,6 +189,9 @@ class Seq2Seq(keras.Model):
             `Generated`, for B = 0 too.
         """
         generator = self.generator(search, max_length)
+        if batch_size is None:
+            batch_size = 32
+        batch_size = checks.positive_int("Seq2Seq.generate", "batch_size", batch_size)
         generator.restart()
         if token_ids.is_dataset(source):
             if prefix is not None:
@@ -199,7 +203,7 @@ class Seq2Seq(keras.Model):
         inputs = ids = token_ids.source_ids(source, _size(self.source_embedding))
         if prefix is not None:
             forced = token_ids.forced_ids(prefix, len(ids), self, generator.max_length)
-            inputs = (ids, forced)
+            inputs = {"source": ids, "forced": forced}
         if len(ids) == 0:
             return Generated(**generator.nothing(ids.shape[1]))
         if len(ids) <= batch_size:  # a single batch needs none of what `predict` sets up
@@ -253,10 +257,6 @@ class Seq2Seq(keras.Model):
         generator = self.generator(search, max_length)
         serving.export(self, generator, filepath, format, verbose, input_signature, **kwargs)
 
-    def quantize(self, *args, **kwargs):
-        super().quantize(*args, **kwargs)
-        self._generators.clear()
-
     def get_config(self):
         layers = {name: getattr(self, name) for name in PARTS}
         config = {name: part_config(layer) for name, layer in layers.items()}
@@ -264,6 +264,8 @@ class Seq2Seq(keras.Model):
             for earlier in PARTS[:index]:
                 if layers[name] is layers[earlier]:
                     config[name] = earlier
+                else:
+                    _check_apart(name, layers[name], earlier, layers[earlier])
         tokens = {
             "start_token": self.start_token,
             "end_token": self.end_token,
@@ -280,17 +282,34 @@ class Seq2Seq(keras.Model):
             parts[name] = parts[part] if shared else keras.saving.deserialize_keras_object(part)
         return cls(**{**config, **parts})
 
+    def _check_tokens(self):
+        """Every token that is fed or returned is one that the layers know."""
+        known = _size(self.target_embedding)
+        for name in ("start_token", "pad_token"):
+            token_ids.check_ids("Seq2Seq", name, getattr(self, name), known)
+        token_ids.check_ids("Seq2Seq", "end_token", self.end_token, self.vocabulary)
+        if known is not None and known < self.vocabulary:
+            raise ValueError(
+                f"Seq2Seq: `target_embedding` should know every id that `output_layer` gives, "
+                f"V={self.vocabulary}, since outputs are fed back, but knows {known}. "
+                f"Fix: Embedding({self.vocabulary}, ...)."
+            )
+
 
 class _Cache:
-    """Generators, compiled, by search and length. Not a dict, whose layers Keras tracks."""
+    """Generators, compiled, by search and length. Not a dict, whose layers Keras tracks.
+
+    A compiled graph reads the variables that it was compiled with. Others come from
+    `quantize` and `enable_lora`, also of a single layer.
+    """
 
     def __init__(self):
-        self.clear()
-
-    def clear(self):
-        self.generators = {}
+        self.generators, self.weights = {}, []
 
     def get(self, model, search, max_length):
+        weights = [id(weight) for weight in model.weights]
+        if weights != self.weights:
+            self.generators, self.weights = {}, weights
         key = (search, max_length, model.run_eagerly, model.jit_compile)
         if key not in self.generators:
             self.generators[key] = Generator(model, search, max_length)
@@ -313,6 +332,26 @@ def _pair(inputs):
 def _size(embedding):
     """How many ids an embedding knows, if it says so."""
     return getattr(embedding, "input_dim", None)
+
+
+def _check_apart(name, layer, earlier, other):
+    """Layers shared by two parts, but not as the whole part, would be saved as two."""
+    mine, theirs = ({id(weight) for weight in one.weights} for one in (layer, other))
+    if mine & theirs:
+        raise ValueError(
+            f"Seq2Seq: `{name}` and `{earlier}` share a layer inside them, and a config "
+            "cannot say so. Fix: make one layer, for example the Embedding itself, both "
+            "parts; or save_weights, and load_weights into a model built by the same code."
+        )
+
+
+def _check_embeddings(tokens, **embeddings):
+    for name, embedding in embeddings.items():
+        if tokens["pad_token"] != 0 and getattr(embedding, "mask_zero", False):
+            raise ValueError(
+                f"Seq2Seq: `{name}` masks id 0, but `pad_token` is {tokens['pad_token']}. "
+                "Fix: mask_zero=False, and the model masks `pad_token`; or pad with 0."
+            )
 
 
 def _check_parts(decoder, output_layer, tokens):

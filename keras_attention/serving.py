@@ -3,6 +3,7 @@
 import keras
 
 from keras_attention import checks
+from keras_attention.search import RandomSampling
 
 FORMATS = ("tf_saved_model", "litert", "onnx")
 
@@ -19,6 +20,12 @@ def export(model, generator, filepath, format, verbose, input_signature, **kwarg
     if format == "tf_saved_model":
         _saved_model(model, generator, filepath, verbose)
         return
+    if isinstance(generator.search, RandomSampling):
+        raise ValueError(
+            f"Seq2Seq.export: {format} should be of a search without random numbers, which it "
+            f"cannot carry, but received {generator.search}. Fix: GreedySearch(), or "
+            "format='tf_saved_model'."
+        )
     shapes = [tuple(one.shape) for one in keras.tree.flatten(input_signature or [])]
     if len(shapes) != 1 or (format == "litert" and None in shapes[0]):
         raise ValueError(

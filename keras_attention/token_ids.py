@@ -43,7 +43,7 @@ def forced_ids(prefix, rows, model, max_length):
             f"Fix: max_length={ids.shape[1] + 1} or more."
         )
     free = ids == model.pad_token
-    if (ids == model.end_token).any() or (free[:, :-1] & ~free[:, 1:]).any():
+    if (~free & (ids == model.end_token)).any() or (free[:, :-1] & ~free[:, 1:]).any():
         raise ValueError(
             "Seq2Seq.generate: `prefix` should have no end token, and padding on the right "
             f"only, but received {np.array2string(ids, threshold=20)}. Fix: pass the first "

@@ -306,3 +306,38 @@ def test_one_attention_may_serve_two_decoders():
     kernel = array(attention.query_projection.kernel)
     second(inputs, memory)
     np.testing.assert_array_equal(array(attention.query_projection.kernel), kernel)
+
+
+class TupleStates(layers.Layer):
+    """A user's cell, with two states in a tuple."""
+
+    state_size, output_size = (6, 6), 6
+
+    def call(self, inputs, states):
+        first, second = states
+        new = 0.5 * first + inputs[:, :6]
+        return new, (new, second + new)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize(
+    "make", [lambda: [layers.LSTMCell(6)], lambda: [layers.LSTMCell(7), TupleStates()]]
+)
+def test_stacks_that_keras_nests_in_its_own_way_run_masked_as_step_by_step(make, order):
+    layer = AttentionDecoder(make(), ATTENTIONS["general"](), **ORDERS[order])
+    inputs, memory = normal(B, T, 8), normal(B, S, D_V, seed=1)
+    mask = lengths_mask([T, T - 1], T)
+    outputs, weights, state = layer(inputs, memory, inputs_mask=mask)
+    pieces, going = [], None
+    for t in range(T):
+        step = layer(inputs[:, t : t + 1], memory, going, inputs_mask=mask[:, t : t + 1])
+        pieces.append(arrays(step[:2]))
+        going = step[2]
+    np.testing.assert_allclose(
+        array(outputs), np.concatenate([one[0] for one in pieces], axis=1), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        array(weights), np.concatenate([one[1] for one in pieces], axis=1), atol=1e-5
+    )
+    for whole, last in zip(arrays(state), arrays(going), strict=True):
+        np.testing.assert_allclose(whole, last, atol=1e-5)

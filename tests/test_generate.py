@@ -319,6 +319,8 @@ def test_one_embedding_for_both_vocabularies_stays_one(tmp_path):
     [
         (SOURCE, {"max_length": 0}, "`max_length` should be a positive integer.*Fix"),
         (SOURCE, {"max_length": None}, "`max_length`"),
+        (SOURCE, {"batch_size": 0}, "`batch_size` should be a positive integer"),
+        ({"source": SOURCE}, {}, r"`source` should be ids \(B, S\) alone"),
         (SOURCE, {"search": BeamSearch}, "`search` should be a search.*parentheses"),
         (SOURCE, {"search": "greedy"}, "`search` should be a search"),
         (SOURCE, {"search": GreedySearch(min_length=8)}, "`min_length`.*max_length=7"),
@@ -350,6 +352,13 @@ def test_what_makes_no_sense_is_refused(source, settings, message):
         ({}, {"end_token": 11}, "`end_token` should be ids from 0 to 10.*11"),
         ({}, {"start_token": 11}, "`start_token` should be ids from 0 to 10.*11"),
         ({}, {"start_token": 0}, "`start_token` should not be `pad_token`"),
+        (
+            {0: layers.Embedding(13, 5), 2: layers.Embedding(11, 4)},
+            {"pad_token": 11},
+            "`pad_token` should be ids from 0 to 10.*11",
+        ),
+        ({}, {"pad_token": 10}, "`source_embedding` masks id 0, but `pad_token` is 10.*Fix"),
+        ({2: layers.Embedding(5, 4)}, {}, "`target_embedding` should know.*V=11.*knows 5"),
         ({3: layers.GRU(7)}, {}, "`decoder` should be an AttentionDecoder.*Fix"),
         ({4: layers.Dense(11, activation="softmax")}, {}, "`output_layer`.*logits.*softmax"),
     ],
@@ -377,6 +386,54 @@ def test_a_ragged_source_is_refused_and_a_dataset_is_read():
     assert_same(generate(model, dataset), generate(model))
     with pytest.raises(ValueError, match="`prefix` should come with an array"):
         generate(model, dataset, prefix=[3])
+    target = np.full((3, LENGTH), START)  # of the shape that a forced prefix has
+    training = tf.data.Dataset.from_tensor_slices(((SOURCE, target), target)).batch(2)
+    with pytest.raises(ValueError, match=r"without targets.*dataset\.map"):
+        generate(model, training)
+
+
+@op_by_op
+def test_a_prefix_may_be_ragged_where_the_end_token_is_the_padding():
+    chosen = parts(mask_zero=False)
+    model = Seq2Seq(*chosen, start_token=START, end_token=END, pad_token=END)
+    model.run_eagerly = True
+    tokens = generate(model, prefix=[[3, 4], [5, END], [END, END]]).tokens
+    np.testing.assert_array_equal(tokens[0, :2], [3, 4])
+    assert tokens[1, 0] == 5
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+@pytest.mark.parametrize("change", ["lora", "layer", "model"])
+def test_a_change_of_the_weights_themselves_reaches_the_compiled_graph(change):
+    model = library_seq2seq()
+    before = generate(model)
+    if change == "lora":
+        model.output_layer.enable_lora(2)
+        model.output_layer.lora_kernel_b.assign(9.0 * np.eye(2, 11))
+    elif change == "layer":
+        model.output_layer.quantize("int8")
+    else:
+        model.quantize("int8")
+    after = generate(model)
+    assert (after.scores != before.scores).all()
+    model.run_eagerly = True
+    assert_same(after, generate(model))
+
+
+def test_a_layer_shared_inside_two_parts_is_refused_by_the_config():
+    embedding = layers.Embedding(13, 5, mask_zero=True)
+    model = Seq2Seq(
+        embedding,
+        BiEncoder(layers.GRU(6), state_units=7),
+        keras.Sequential([embedding, layers.Dropout(0.1)]),
+        AttentionDecoder(layers.GRUCell(7), LuongAttention()),
+        layers.Dense(13),
+        start_token=START,
+        end_token=END,
+    )
+    assert generate(model).tokens.shape == (3, LENGTH)
+    with pytest.raises(ValueError, match="share a layer inside them.*Fix"):
+        model.get_config()
 
 
 def test_a_generator_knows_no_weights_but_the_model_s():

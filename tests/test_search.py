@@ -269,6 +269,12 @@ DRAWN = [0.1, 0.3, 0.0, 0.4, 0.2]
     [
         (RandomSampling(), {3: 0.4, 1: 0.7, 4: 0.9, 0: 1.0}),
         (RandomSampling(temperature=0.5), {3: 16 / 30, 1: 25 / 30, 4: 29 / 30, 0: 1.0}),
+        (RandomSampling(temperature=1e-39), {3: 1.0}),
+        (RandomSampling(temperature=1e39), {3: 0.25, 1: 0.5, 4: 0.75, 0: 1.0}),
+        (
+            RandomSampling(temperature=1e39, top_k=3, banned_tokens=[3]),
+            {1: 1 / 3, 4: 2 / 3, 0: 1},
+        ),
         (RandomSampling(top_k=2), {3: 4 / 7, 1: 1.0}),
         (RandomSampling(top_p=0.75), {3: 4 / 9, 1: 7 / 9, 4: 1.0}),
         (RandomSampling(top_p=0.3), {3: 1.0}),
@@ -307,6 +313,7 @@ def test_the_extreme_random_numbers_draw_no_impossible_token(uniform):
         (lambda: RandomSampling(temperature=0), "`temperature`.*above 0"),
         (lambda: RandomSampling(top_p=1.5), "`top_p`.*at most 1"),
         (lambda: RandomSampling(top_k=0), "`top_k`"),
+        (lambda: RandomSampling(seed="a"), "`seed`"),
         (lambda: GreedySearch(min_length=-1), "`min_length`"),
         (lambda: GNMTPenalty(-1), "`alpha`.*from 0 up"),
         (lambda: GreedySearch(banned_tokens=[1.5]), "`banned_tokens`.*token id"),
@@ -322,3 +329,4 @@ def test_searches_with_equal_settings_are_equal():
     assert BeamSearch(3, banned_tokens=[1]) == BeamSearch(3, banned_tokens=(1,))
     assert hash(GreedySearch()) == hash(GreedySearch())
     assert BeamSearch(3) != BeamSearch(4)
+    assert GreedySearch(banned_tokens=5) == GreedySearch(banned_tokens=[5])
