@@ -161,8 +161,8 @@ def train(model, batches):
 
 
 def steps_for(length, fewest):
-    """Training steps: `fewest` up to length 20, and more in proportion beyond."""
-    return round(fewest * max(1, length / 20))
+    """Training steps: `fewest` up to length 40, and more in proportion beyond."""
+    return round(fewest * max(1, length / 40))
 
 
 def copy_greedily(copier, source):
@@ -270,7 +270,7 @@ def parse_arguments():
     text = "which models to train (default: all of them)"
     add("--attention", choices=ATTENTIONS, default=ATTENTIONS, nargs="+", help=text)
     text = (
-        f"training steps at lengths up to 20, of {BATCH} sequences each, and more in "
+        f"training steps at lengths up to 40, of {BATCH} sequences each, and more in "
         f"proportion beyond (default: {STEPS}, with --quick {QUICK_STEPS})"
     )
     add("--steps", type=integer_from(1), metavar="N", help=text)
