@@ -38,7 +38,8 @@ class GNMTPenalty:
     alpha: float
 
     def __post_init__(self):
-        checks.check_number("GNMTPenalty", "alpha", self.alpha, least=0)
+        alpha = checks.number("GNMTPenalty", "alpha", self.alpha, least=0)
+        object.__setattr__(self, "alpha", alpha)
 
     def __call__(self, length):
         return ((5.0 + length) / 6.0) ** self.alpha
@@ -74,7 +75,8 @@ class BeamSearch(Search):
 
     At every step the 2K best continuations are looked at. Of the first K, those that end
     join the finished ones, of which the best K stay; the best K others go on. A row stops
-    once no running hypothesis can still come among its results.
+    once no running hypothesis can still come among its results. With K = 1 this is greedy
+    search: a row stops at its first end.
 
     Args:
         width: Integer K.
@@ -82,7 +84,8 @@ class BeamSearch(Search):
             they have none, and hold the best.
         length_penalty: Number alpha for length^alpha (0 scores by the plain sum, 1 by the
             mean), or a function of the length that never falls, such as
-            `GNMTPenalty(alpha)`. The length counts the end token.
+            `GNMTPenalty(alpha)`. The length counts the end token. A function is compared by
+            identity, so define it once, or each call compiles anew.
         coverage_penalty: Number; above 0 it costs an output to leave real source steps
             unattended. Padding costs nothing. With several heads, of their mean.
         min_length, banned_tokens, no_repeat_ngram: As of `GreedySearch`.
@@ -110,15 +113,16 @@ class BeamSearch(Search):
     def __post_init__(self):
         super().__post_init__()
         for name in ("width",) if self.n_best is None else ("width", "n_best"):
-            checks.positive_int("BeamSearch", name, getattr(self, name))
+            self._store(name, checks.positive_int("BeamSearch", name, getattr(self, name)))
         if self.n_best is not None and self.n_best > self.width:
             raise ValueError(
                 f"BeamSearch: `n_best` should be at most width={self.width}, but received "
                 f"n_best={self.n_best}. Fix: BeamSearch({self.n_best}, n_best={self.n_best})."
             )
-        if not callable(self.length_penalty):
-            checks.check_number("BeamSearch", "length_penalty", self.length_penalty, least=0)
-        checks.check_number("BeamSearch", "coverage_penalty", self.coverage_penalty, least=0)
+        for name in ("length_penalty", "coverage_penalty"):
+            value = getattr(self, name)
+            if name == "coverage_penalty" or not callable(value):
+                self._store(name, checks.number("BeamSearch", name, value, least=0))
 
     def run(self, task):
         batch, width = ops.shape(task.state[0])[0], self.width
@@ -218,7 +222,7 @@ class BeamSearch(Search):
         sums, order = ops.top_k(going, self.width)
         last_result = finished.scores[:, (self.n_best or 1) - 1]
         # Sums only fall, so none can score more than now at the mildest penalty.
-        mildest = ops.maximum(self._penalty(position + 2), self._penalty(task.max_length))
+        mildest = self._penalty(task.max_length)
         settled = sums[:, 0] / mildest <= last_result
         if self.width == 1:  # greedy search: there is nothing to compare the first end with
             settled = ops.logical_or(settled, last_result > IMPOSSIBLE)
@@ -229,7 +233,7 @@ class BeamSearch(Search):
     def _penalty(self, length):
         length = ops.cast(length, "float32")
         if callable(self.length_penalty):
-            return self.length_penalty(length)
+            return ops.cast(self.length_penalty(length), "float32")
         return length**self.length_penalty
 
     def _results(self, finished, weights, task):

@@ -29,16 +29,18 @@ def positive_int(owner, name, value):
     return int(value)
 
 
-def check_count(owner, name, value):
+def count(owner, name, value, fix="pass 0 to switch it off."):
+    """`value` as an int from 0 up, for any integer type."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
         raise ValueError(
             f"{owner}: `{name}` should be an integer from 0 up, but received "
-            f"{name}={value!r}. Fix: pass 0 to switch it off."
+            f"{name}={value!r}. Fix: {fix}"
         )
+    return int(value)
 
 
-def check_number(owner, name, value, *, above=None, least=None, most=math.inf):
-    """A finite number greater than `above`, or from `least` up, and at most `most`."""
+def number(owner, name, value, *, above=None, least=None, most=math.inf):
+    """`value` as a finite float greater than `above`, or from `least` up; at most `most`."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     low_enough = is_number and value <= most and value < math.inf
     if not low_enough or (value <= above if least is None else value < least):
@@ -48,6 +50,7 @@ def check_number(owner, name, value, *, above=None, least=None, most=math.inf):
             f"{owner}: `{name}` should be a number {lower}{upper}, but received "
             f"{name}={value!r}. Fix: pass {name}=1.0, for example."
         )
+    return float(value)
 
 
 def token_id(owner, name, value):

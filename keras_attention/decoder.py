@@ -237,7 +237,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         shapes = [tuple(one.shape) for one in state]
         self._check_state("state", shapes, [len(self.state_size)], inputs.shape)
         checks.check_multiple(self, "inputs", inputs.shape, "source", source.value.shape)
-        return self._step(inputs, state, source, training=False)
+        return self._step(inputs, state, source, training=False, each=-1)
 
     def compute_mask(self, inputs, inputs_mask):
         return [inputs_mask]
@@ -306,7 +306,9 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             )
         return outputs, self._steps_first(weights), state
 
-    def _step(self, inputs, state, source, training, dropout_mask=None, memory_mask=None):
+    def _step(
+        self, inputs, state, source, training, dropout_mask=None, memory_mask=None, each=1
+    ):
         """The one step: what generation, the loop and `step` all run."""
         if memory_mask is not None:
             mask = ops.expand_dims(functions.as_mask(memory_mask), 1)
@@ -316,13 +318,13 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         cell_states = state[:-1] if self.input_feeding else state
         if self.attend == "before":
             query = cell_states[cells.query_index(self.cell)]
-            context, weights = self._attend_once(query, source, dropout_mask)
+            context, weights = self._attend_once(query, source, dropout_mask, each)
             inputs = ops.concatenate([inputs, context], axis=-1)
         elif self.input_feeding:
             inputs = ops.concatenate([inputs, state[-1]], axis=-1)
         output, cell_states = cells.run(self.cell, inputs, cell_states, training)
         if self.attend == "after":
-            context, weights = self._attend_once(output, source, dropout_mask)
+            context, weights = self._attend_once(output, source, dropout_mask, each)
         if self.projects:
             output = self._attentional(context, output)
         fed = [output] if self.input_feeding else []
@@ -333,10 +335,13 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         """A part with a dtype policy of its own changes neither results nor a loop's state."""
         return [ops.cast(one, self.compute_dtype) for one in keras.tree.flatten(results)]
 
-    def _attend_once(self, query, source, dropout_mask):
-        """Query (N, D_q): the N / B rows that share a row of the source attend together."""
+    def _attend_once(self, query, source, dropout_mask, each):
+        """Query (N, D_q): the rows that share a row of the source attend together.
+
+        each: How many they are, N / B; -1 to find out.
+        """
         rows = ops.shape(source.value)[0]
-        query = ops.reshape(query, (rows, -1, query.shape[-1]))  # (B, K, D_q)
+        query = ops.reshape(query, (rows, each, query.shape[-1]))  # (B, K, D_q)
         context, weights = self.attention.attend(query, source, None, dropout_mask)
         weights = self._steps_first(weights)  # (B, K, S) or (B, K, H, S)
         context = ops.reshape(context, (-1, context.shape[-1]))

@@ -53,10 +53,10 @@ def masked_softmax(scores, mask=None, axis=-1):
     if mask is None and scores.shape[axis] != 1:  # for 1, Keras's softmax warns
         return ops.softmax(scores, axis=axis)
     kept = scores if mask is None else ops.where(mask, scores, -math.inf)
-    top = ops.stop_gradient(ops.max(kept, axis=axis, keepdims=True))
     # An empty row has no maximum; a finite one keeps the subtraction from being NaN. No
     # selection, which ONNX converters turn into a product that infinity makes NaN.
-    top = ops.maximum(top, LOWEST[keras.backend.standardize_dtype(scores.dtype)])
+    lowest = LOWEST[keras.backend.standardize_dtype(scores.dtype)]
+    top = ops.stop_gradient(ops.max(kept, axis=axis, keepdims=True, initial=lowest))
     exponentials = ops.exp(kept - top)
     total = ops.sum(exponentials, axis=axis, keepdims=True)
     weights = exponentials / ops.where(total > 0, total, ops.ones_like(total))

@@ -51,7 +51,8 @@ class Generator(keras.Model):
         prepared = decoder.prepare(memory, real)
         first = decoder.get_initial_state(ops.shape(source)[0])
         # What the encoder does not give, h~ of input feeding, starts from 0.
-        state = [*keras.tree.flatten(state), *first[len(keras.tree.flatten(state)) :]]
+        given = keras.tree.flatten(state)
+        state = [*given, *first[len(given) :]]
 
         def step(tokens, state):
             embedded = model.target_embedding(ops.expand_dims(tokens, 1))

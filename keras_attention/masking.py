@@ -105,6 +105,12 @@ class AttachedMask(keras.layers.Layer):
 
     Only a layer is told which mask a tensor carries, and only when it runs: an inner
     model attaches none while the outer one is built.
+
+    Call arguments:
+        inputs: Tensor (B, N, .). default: Boolean (B, N).
+
+    Returns:
+        Boolean (B, N), which carries no mask.
     """
 
     def __init__(self, **kwargs):

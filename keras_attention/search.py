@@ -14,7 +14,7 @@ from keras import ops
 from keras_attention import checks, functions
 
 IMPOSSIBLE = -math.inf
-COLDEST, HOTTEST = 1e-6, 1e6  # temperatures beyond draw no otherwise
+COLDEST, HOTTEST = 1e-6, 1e6  # temperatures beyond these draw the same
 
 
 class Task(NamedTuple):
@@ -74,11 +74,11 @@ class Search:
     def __post_init__(self):
         owner = type(self).__name__
         for name in ("min_length", "no_repeat_ngram"):
-            checks.check_count(owner, name, getattr(self, name))
+            self._store(name, checks.count(owner, name, getattr(self, name)))
         banned = self.banned_tokens
         banned = banned if isinstance(banned, Iterable) else [banned]
         banned = [checks.token_id(owner, "banned_tokens", one) for one in banned]
-        object.__setattr__(self, "banned_tokens", tuple(banned))
+        self._store("banned_tokens", tuple(banned))
 
     def run(self, task):
         """Searches, as a loop inside one graph. Returns `Found`."""
@@ -87,7 +87,7 @@ class Search:
     def allowed(self, log_probs, tokens, position, task):
         """`log_probs` (N, V), minus infinity where a rule forbids the token.
 
-        tokens: int32 (N, L), what was chosen before `position`.
+        tokens: int32 (N, L), what was chosen before `position`, a scalar int32 tensor.
         """
         vocabulary = ops.arange(log_probs.shape[-1], dtype="int32")
         is_end = ops.equal(vocabulary, task.end_token)
@@ -108,6 +108,10 @@ class Search:
             keep = ops.where(token < 0, keep, ops.equal(vocabulary, token))
         return ops.where(keep, log_probs, IMPOSSIBLE)
 
+    def _store(self, name, value):
+        """Sets a checked field of this frozen class; NumPy's numbers become Python's."""
+        object.__setattr__(self, name, value)
+
     def _repeats(self, tokens, position, log_probs):
         """Boolean (N, V): the tokens that would end an n-gram that there is already."""
         n, length = self.no_repeat_ngram, tokens.shape[1]
@@ -120,21 +124,21 @@ class Search:
             latest = ops.expand_dims(at(tokens, latest), 1)
             window = tokens[:, offset : offset + windows]
             matches = ops.logical_and(matches, ops.equal(window, latest))
-        # Padding, which may be any number, is not there and so bans nothing.
-        ends = ops.clip(tokens[:, n - 1 :], 0, log_probs.shape[-1] - 1)  # (N, windows)
+        # What does not match goes to a column of its own, which is cut off.
+        size = log_probs.shape[-1]
+        ends = ops.where(matches, ops.clip(tokens[:, n - 1 :], 0, size), size)  # (N, windows)
         rows = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), 1)
         places = ops.stack([ops.broadcast_to(rows, ops.shape(ends)), ends], axis=-1)
-        counts = ops.scatter(
-            ops.reshape(places, (-1, 2)),
-            ops.reshape(ops.cast(matches, "int32"), (-1,)),
-            ops.shape(log_probs),
-        )
-        return counts > 0
+        places = ops.reshape(places, (-1, 2))
+        banned = ops.zeros((ops.shape(tokens)[0], size + 1), "int32")
+        return ops.scatter_update(banned, places, ops.ones_like(places[:, 0]))[:, :-1] > 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneByOne(Search):
     """A search with one hypothesis: a subclass says which token comes next."""
+
+    draws = False
 
     def choose(self, log_probs, uniform):
         """The next token, int32 (B,), from what is allowed, (B, V).
@@ -142,8 +146,6 @@ class OneByOne(Search):
         uniform: (B,), random numbers from [0, 1), for a search that `draws`.
         """
         raise NotImplementedError(f"{type(self).__name__} should define choose(log_probs).")
-
-    draws = False
 
     def run(self, task):
         batch, length = ops.shape(task.state[0])[0], task.max_length
@@ -250,13 +252,16 @@ class RandomSampling(OneByOne):
     def __post_init__(self):
         super().__post_init__()
         owner = type(self).__name__
-        checks.check_number(owner, "temperature", self.temperature, above=0)
+        self._store(
+            "temperature", checks.number(owner, "temperature", self.temperature, above=0)
+        )
         if self.top_k is not None:
-            checks.positive_int(owner, "top_k", self.top_k)
+            self._store("top_k", checks.positive_int(owner, "top_k", self.top_k))
         if self.seed is not None:
-            checks.check_count(owner, "seed", self.seed)
+            fix = "pass an integer, or None for new samples in every call."
+            self._store("seed", checks.count(owner, "seed", self.seed, fix))
         if self.top_p is not None:
-            checks.check_number(owner, "top_p", self.top_p, above=0, most=1)
+            self._store("top_p", checks.number(owner, "top_p", self.top_p, above=0, most=1))
 
     def choose(self, log_probs, uniform):
         size = log_probs.shape[-1]

@@ -46,9 +46,10 @@ class Seq2Seq(keras.Model):
         source_embedding: Layer, ids (B, S) to (B, S, .), such as `Embedding(mask_zero=True)`.
         encoder: Layer that returns memory (B, S, D_v) and the decoder's first state, such as
             `BiEncoder`.
-        target_embedding: Layer, ids (B, T) to (B, T, .).
+        target_embedding: Layer, ids (B, T) to (B, T, .), each step by itself.
         decoder: `AttentionDecoder`.
-        output_layer: Layer, (B, T, .) to logits (B, T, V), such as `Dense(V)`; no softmax.
+        output_layer: Layer, (B, T, .) to logits (B, T, V), each step by itself, such as
+            `Dense(V)`; no softmax.
         start_token, end_token, pad_token: Their ids in the target's vocabulary; `pad_token`
             also in the source's.
         **kwargs: `name` and so on, as for every Keras model.
@@ -170,17 +171,18 @@ class Seq2Seq(keras.Model):
     ):
         """Outputs for `source`, by a search that runs as one compiled graph.
 
-        It is compiled once for each search and `max_length` (on JAX, for each length of the
-        source as well), and stops when every row of a batch is finished.
+        It is compiled once for each search and `max_length`; where XLA compiles (on JAX, with
+        `jit_compile=True`, on a GPU by default) for each batch size and source length as
+        well. It stops when every row of a batch is finished.
 
         Args:
             source: Ids (B, S), padded on any side; or a dataset of them, as `predict` takes
-                it, all of one S. A row of padding alone is answered like any other, with
-                weights 0.
+                it, all of one S, whose ids are not checked. A row of padding alone is
+                answered like any other, with weights 0.
             search: `GreedySearch()` (the default), `BeamSearch(width)` or `RandomSampling()`.
             max_length: Integer L, the most tokens of an output, its end token counted: the
                 last of them is the end token.
-            batch_size, verbose: As of `predict`.
+            batch_size, verbose: As of `predict`; a single batch shows no progress.
             prefix: Ids that every output must begin with, (P,), or (B, P) with one row per
                 row of the source; `pad_token` leaves the rest of a row free. P < L. Its
                 log-probabilities count.
@@ -307,9 +309,9 @@ class _Cache:
         self.generators, self.weights = {}, []
 
     def get(self, model, search, max_length):
-        weights = [id(weight) for weight in model.weights]
-        if weights != self.weights:
-            self.generators, self.weights = {}, weights
+        weights = model.weights
+        if [id(one) for one in weights] != [id(one) for one in self.weights]:
+            self.generators, self.weights = {}, weights  # kept, so that no id is used again
         key = (search, max_length, model.run_eagerly, model.jit_compile)
         if key not in self.generators:
             self.generators[key] = Generator(model, search, max_length)

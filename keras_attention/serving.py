@@ -18,6 +18,13 @@ def export(model, generator, filepath, format, verbose, input_signature, **kwarg
             "then load and export it with KERAS_BACKEND=tensorflow."
         )
     if format == "tf_saved_model":
+        ignored = [*kwargs, *["input_signature"] * (input_signature is not None)]
+        if ignored:
+            raise ValueError(
+                "Seq2Seq.export: a SavedModel should be given `search`, `max_length` and "
+                f"`verbose` alone, but received {', '.join(ignored)}. Fix: leave it out; a "
+                "SavedModel takes source ids of any batch and length."
+            )
         _saved_model(model, generator, filepath, verbose)
         return
     if isinstance(generator.search, RandomSampling):

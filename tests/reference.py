@@ -171,13 +171,7 @@ def beam_search(next_log_probs, next_weights, real, end, max_length, search):
                 finished.append((score, tokens))
         finished = sorted(finished, key=lambda one: -one[0])[: search.width]
         running = [one for one in candidates if one[1][-1] != end][: search.width]
-        # Without a coverage penalty and alpha >= 0, nothing scores above the mildest.
-        mildest = _penalty(search, max_length)
-        n_best = search.n_best or 1
-        settled = len(finished) >= n_best and (
-            not running or running[0][0] / mildest <= finished[n_best - 1][0]
-        )
-        if not running or settled or (search.width == 1 and finished):
+        if not running or (search.width == 1 and finished):
             break
     return finished
 

@@ -341,3 +341,13 @@ def test_stacks_that_keras_nests_in_its_own_way_run_masked_as_step_by_step(make,
     )
     for whole, last in zip(arrays(state), arrays(going), strict=True):
         np.testing.assert_allclose(whole, last, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_batch_of_no_rows_gives_no_rows(order):
+    outputs, weights, state = decoder("general", "gru", order)(
+        normal(0, T, 4), normal(0, S, D_V), memory_mask=np.zeros((0, S), bool)
+    )
+    assert tuple(outputs.shape) == (0, T, outputs.shape[-1])
+    assert tuple(weights.shape) == (0, T, S)
+    assert all(one.shape[0] == 0 for one in state)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("op_by_op")
 W1, W2 = 2, 3
 SPELLED = {END: "eos", W1: "w1", W2: "w2"}
 
-# ../shared/cases: tokens eos, unk, w1, w2; each sentence attends to a step of its own.
+# Next-token probabilities by prefix, of eos, an unknown token, w1 and w2, for two sentences.
 FIRST = {
     (): [0, 0, 0.9, 0.1],
     (W1,): [1, 0, 0, 0],
@@ -114,10 +114,12 @@ SEARCHES = [
     BeamSearch(3, n_best=3, no_repeat_ngram=1),
     BeamSearch(4, n_best=3, no_repeat_ngram=2, banned_tokens=(2,), length_penalty=0.5),
     BeamSearch(2, n_best=1, banned_tokens=(1, 3, 2)),
+    BeamSearch(2, length_penalty=np.float64(0.7), coverage_penalty=np.float64(0.2), n_best=2),
+    BeamSearch(2, length_penalty=lambda length: 1.0 + length, n_best=2),
 ]
 
 
-@pytest.mark.parametrize("search", SEARCHES, ids=str)
+@pytest.mark.parametrize("search", SEARCHES, ids=range(len(SEARCHES)))
 @pytest.mark.parametrize("seed", range(3))
 def test_beams_are_those_of_the_plain_search_on_lists(search, seed):
     script = random_script(vocabulary=4, depth=5, steps=3, seed=seed)
@@ -313,7 +315,7 @@ def test_the_extreme_random_numbers_draw_no_impossible_token(uniform):
         (lambda: RandomSampling(temperature=0), "`temperature`.*above 0"),
         (lambda: RandomSampling(top_p=1.5), "`top_p`.*at most 1"),
         (lambda: RandomSampling(top_k=0), "`top_k`"),
-        (lambda: RandomSampling(seed="a"), "`seed`"),
+        (lambda: RandomSampling(seed="a"), "`seed`.*None for new samples"),
         (lambda: GreedySearch(min_length=-1), "`min_length`"),
         (lambda: GNMTPenalty(-1), "`alpha`.*from 0 up"),
         (lambda: GreedySearch(banned_tokens=[1.5]), "`banned_tokens`.*token id"),
@@ -329,4 +331,5 @@ def test_searches_with_equal_settings_are_equal():
     assert BeamSearch(3, banned_tokens=[1]) == BeamSearch(3, banned_tokens=(1,))
     assert hash(GreedySearch()) == hash(GreedySearch())
     assert BeamSearch(3) != BeamSearch(4)
+    assert BeamSearch(np.int64(3), length_penalty=np.float64(1)) == BeamSearch(3, None, 1.0)
     assert GreedySearch(banned_tokens=5) == GreedySearch(banned_tokens=[5])

@@ -129,11 +129,14 @@ def assert_answers(code, folder, wanted):
 
 
 @on_tensorflow
-def test_litert_answers_the_same_ids(tmp_path):
+@pytest.mark.parametrize(
+    "search", [GreedySearch(no_repeat_ngram=2), BeamSearch(3, n_best=2)], ids=["greedy", "beam"]
+)
+def test_litert_answers_the_same_ids(search, tmp_path):
     pytest.importorskip("ai_edge_litert")
     model = seq2seq(eager=False)
-    wanted = model.generate(WITH_AN_EMPTY_ROW, max_length=LENGTH, verbose=0)
-    settings = {"format": "litert", "max_length": LENGTH, "verbose": False}
+    wanted = model.generate(WITH_AN_EMPTY_ROW, search, LENGTH, verbose=0)
+    settings = {"format": "litert", "search": search, "max_length": LENGTH, "verbose": False}
     path = tmp_path / "model.tflite"
     model.export(path, input_signature=SIGNATURE, **settings)
     assert_answers(LITERT, tmp_path, wanted)
@@ -148,7 +151,7 @@ def test_litert_answers_the_same_ids(tmp_path):
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # tf2onnx, about NumPy
 @pytest.mark.parametrize(
     ("search", "decoder"),
-    [(GreedySearch(), ("heads", "gru", "feeding")), (BeamSearch(2), ())],
+    [(GreedySearch(no_repeat_ngram=2), ("heads", "gru", "feeding")), (BeamSearch(2), ())],
     ids=["greedy", "beam"],
 )
 def test_onnx_answers_the_same_ids(search, decoder, tmp_path):
@@ -175,6 +178,8 @@ def test_what_cannot_be_exported_says_what_to_do(tmp_path):
     if keras.backend.backend() == "tensorflow":
         with pytest.raises(ValueError, match="without random numbers.*Fix"):
             model.export("model.tflite", "litert", search=RandomSampling(), max_length=3)
+        with pytest.raises(ValueError, match="received serach.*Fix"):
+            model.export(tmp_path / "model", serach=BeamSearch(2), max_length=3)
     with pytest.raises(ValueError, match="`format` should be one of.*Fix"):
         model.export(tmp_path / "model", format="h5", max_length=3)
     if keras.backend.backend() != "tensorflow":
