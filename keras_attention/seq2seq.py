@@ -247,8 +247,8 @@ class Seq2Seq(keras.Model):
             format: "tf_saved_model": source ids of any batch and length. Its endpoints are
                 `generate(source)` (also called `serve`), which returns a dict of `tokens`,
                 `lengths`, `scores` and `weights`, and `logits(source, target)`.
-                "litert": `GreedySearch`, source ids of one fixed shape.
-                "onnx": source ids of the shape that `input_signature` states.
+                "litert": source ids of one fixed shape; no sampling.
+                "onnx": source ids of the shape that `input_signature` states; no sampling.
             verbose, **kwargs: As of `keras.Model.export`.
             input_signature: For "litert" and "onnx" the shape of the source,
                 `[keras.InputSpec(shape=(1, 20), dtype="int32")]`.
