@@ -20,21 +20,24 @@ def fail(layer, tensor, expected, received, fix):
 
 
 def positive_int(owner, name, value):
-    """`value` as an int, for any integer type (NumPy's too)."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise ValueError(
-            f"{owner}: `{name}` should be a positive integer, but received "
-            f"{name}={value!r}. Fix: pass {name}=1 or more."
-        )
-    return int(value)
+    fix = f"pass {name}=1 or more."
+    return _integer(owner, name, value, 1, "a positive integer", fix)
 
 
 def count(owner, name, value, fix="pass 0 to switch it off."):
-    """`value` as an int from 0 up, for any integer type."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+    return _integer(owner, name, value, 0, "an integer from 0 up", fix)
+
+
+def token_id(owner, name, value):
+    fix = "pass the id that the token has in the vocabulary."
+    return _integer(owner, name, value, 0, "a token id, an integer from 0 up", fix)
+
+
+def _integer(owner, name, value, least, expected, fix):
+    """`value` as an int, for any integer type (NumPy's too)."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(
-            f"{owner}: `{name}` should be an integer from 0 up, but received "
-            f"{name}={value!r}. Fix: {fix}"
+            f"{owner}: `{name}` should be {expected}, but received {name}={value!r}. Fix: {fix}"
         )
     return int(value)
 
@@ -51,16 +54,6 @@ def number(owner, name, value, *, above=None, least=None, most=math.inf):
             f"{name}={value!r}. Fix: pass {name}=1.0, for example."
         )
     return float(value)
-
-
-def token_id(owner, name, value):
-    """`value` as an int, for any integer type."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-        raise ValueError(
-            f"{owner}: `{name}` should be a token id, an integer from 0 up, but received "
-            f"{name}={value!r}. Fix: pass the id that the token has in the vocabulary."
-        )
-    return int(value)
 
 
 def check_choice(owner, name, value, choices):
