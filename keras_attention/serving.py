@@ -58,8 +58,10 @@ def _saved_model(model, generator, filepath, verbose):
 
     generator.restart()
     archive = keras.export.ExportArchive()
-    archive.add_endpoint("generate", generator.__call__, [ids("source")])
-    archive.add_endpoint("serve", generator.__call__, [ids("source")])
+    answer = tf.function(generator.__call__, input_signature=[ids("source")])
+    answer.get_concrete_function()  # traced here, once for both of its names
+    archive.add_endpoint("generate", answer)
+    archive.add_endpoint("serve", answer)
     archive.add_endpoint(
         "logits",
         lambda source, target: model((source, target), training=False),
