@@ -199,11 +199,16 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             outputs = self.carry_mask(outputs, mask=inputs_mask)
         return outputs, weights, state
 
-    def get_initial_state(self, batch_size):
-        """Zeros (or what the cell starts from), one tensor per entry of `state_size`."""
+    def get_initial_state(self, batch_size, given=()):
+        """Zeros (or what the cell starts from), one tensor per entry of `state_size`.
+
+        given: The first of them, such as `BiEncoder` returns; only the rest is filled up.
+        """
         state = []
         if hasattr(self.cell, "get_initial_state"):
             state = keras.tree.flatten(self.cell.get_initial_state(batch_size=batch_size))
+        given = [ops.convert_to_tensor(one) for one in keras.tree.flatten(given)]
+        state = [*given, *state[len(given) :]]
         missing = self.state_size[len(state) :]
         state += [ops.zeros((batch_size, size)) for size in missing]
         return [ops.cast(one, self.compute_dtype) for one in state]
@@ -359,16 +364,12 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
 
     def _full_state(self, initial_state, inputs):
         """The state as a flat list in the compute dtype, checked; h~_0 is 0 if left out."""
-        sizes = self.state_size
         if initial_state is None:
             return self.get_initial_state(ops.shape(inputs)[0])
         state = [ops.convert_to_tensor(one) for one in keras.tree.flatten(initial_state)]
         shapes = [tuple(one.shape) for one in state]
         self._check_state("initial_state", shapes, self._state_counts(), inputs.shape)
-        state = [ops.cast(one, self.compute_dtype) for one in state]
-        if len(state) < len(sizes):
-            state.append(ops.zeros((ops.shape(inputs)[0], sizes[-1]), self.compute_dtype))
-        return state
+        return self.get_initial_state(ops.shape(inputs)[0], state)
 
     def _state_counts(self):
         """How many tensors an initial state may have: h~ may be left out."""

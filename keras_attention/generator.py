@@ -49,10 +49,7 @@ class Generator(keras.Model):
         model, decoder = self.model, self.model.decoder
         memory, state, real = model.encode(source, training=False)
         prepared = decoder.prepare(memory, real)
-        first = decoder.get_initial_state(ops.shape(source)[0])
-        # What the encoder does not give, h~ of input feeding, starts from 0.
-        given = keras.tree.flatten(state)
-        state = [*given, *first[len(given) :]]
+        state = decoder.get_initial_state(ops.shape(source)[0], state)
 
         def step(tokens, state):
             embedded = model.target_embedding(ops.expand_dims(tokens, 1))
@@ -64,7 +61,7 @@ class Generator(keras.Model):
         found = self.search.run(
             Task(
                 step=step,
-                state=[ops.cast(one, decoder.compute_dtype) for one in state],
+                state=state,
                 real=real,
                 weights_shape=(*self._heads(), ops.shape(memory)[1]),
                 uniform=lambda shape: keras.random.uniform(shape, seed=self.seeds),
