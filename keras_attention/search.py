@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import keras
 from keras import ops
 
 from keras_attention import checks, functions
@@ -173,6 +174,9 @@ class OneByOne(Search):
             done = ops.logical_or(done, ops.equal(chosen, task.end_token))
             return position + 1, chosen, done, tokens, lengths, scores, weights, state
 
+        def one_step(*before):
+            return as_before(advance(*before), before)
+
         start = (
             ops.zeros((), "int32"),
             ops.full((batch,), task.start_token, "int32"),
@@ -184,7 +188,7 @@ class OneByOne(Search):
             task.state,
         )
         _, _, _, tokens, lengths, scores, weights, _ = ops.while_loop(
-            unfinished, advance, start
+            unfinished, one_step, start
         )
         return Found(tokens, lengths, scores, heads_first(weights, 1))
 
@@ -293,6 +297,19 @@ def write(buffer, position, value, axis=1):
     here = ops.equal(ops.arange(buffer.shape[axis], dtype="int32"), position)
     here = ops.reshape(here, (-1, *[1] * (len(buffer.shape) - axis - 1)))
     return ops.where(here, ops.expand_dims(value, axis), buffer)
+
+
+def as_before(now, before):
+    """A loop's variables after a step, of the static shapes that they had before it.
+
+    TensorFlow wants them equal, and knows a batch of one row as it enters the loop, but not
+    behind a reshape to (-1, ...), once the number of source steps is free.
+    """
+
+    def same(new, old):
+        return new if tuple(new.shape) == tuple(old.shape) else ops.reshape(new, ops.shape(old))
+
+    return keras.tree.map_structure(same, tuple(now), tuple(before))
 
 
 def heads_first(weights, axis):

@@ -35,7 +35,8 @@ def float32_policy():
     """A test that sets the global policy leaves the next one as it was."""
     yield
     keras.config.set_dtype_policy("float32")
-    keras.backend.clear_session()
+    # No collecting of garbage: on JAX, with all it has compiled, that costs a second a test.
+    keras.backend.clear_session(free_memory=False)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Gradients on whichever backend runs: the one place in the tests that knows them."""
+"""Gradients on whichever backend runs: the one place in the tests that knows them.
+
+JAX compiles each whole, which is sooner done than its many operations one by one.
+"""
 
 import keras
 import numpy as np
@@ -11,9 +14,9 @@ def input_gradients(function, *inputs):
     if backend == "jax":
         import jax
 
-        found = jax.grad(function, argnums=tuple(range(len(inputs))))(
-            *[ops.convert_to_tensor(x) for x in inputs]
-        )
+        grad = jax.grad(function, argnums=tuple(range(len(inputs))))
+        with jax.disable_jit(False):
+            found = jax.jit(grad)(*[ops.convert_to_tensor(x) for x in inputs])
     elif backend == "torch":
         tensors = [ops.convert_to_tensor(x).clone().requires_grad_() for x in inputs]
         function(*tensors).backward()
@@ -44,7 +47,8 @@ def weight_gradients(layer, function):
             with keras.StatelessScope(state_mapping=mapping):
                 return function()
 
-        found = jax.grad(stateless)([v.value for v in variables])
+        with jax.disable_jit(False):
+            found = jax.jit(jax.grad(stateless))([v.value for v in variables])
     elif backend == "torch":
         layer.zero_grad()
         function().backward()

@@ -154,6 +154,17 @@ def test_lengths_that_change_trace_twice_at_most_and_xla_agrees(monkeypatch):
     assert_same(generate(model, np.pad(SOURCE, ((0, 0), (0, 2))), BeamSearch(2)), found)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="its graphs generalise")
+@EVERY_SEARCH
+def test_sources_of_one_row_may_have_any_length_one_after_the_other(search):
+    model = seq2seq("heads", "simple", "feeding", eager=False)
+    eager = seq2seq("heads", "simple", "feeding")
+    for steps in (5, 4, 3, 5):
+        source = SOURCE[:1, :steps]
+        found, wanted = (generate(one, source, search) for one in (model, eager))
+        assert_same(found, wanted)
+
+
 @op_by_op
 @pytest.mark.parametrize("search", [GreedySearch(), BeamSearch(2)], ids=str)
 def test_the_loop_stops_once_every_row_is_finished(search, monkeypatch):
