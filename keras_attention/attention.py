@@ -189,7 +189,8 @@ class LuongAttention(BaseAttention):
                 "query",
                 f"as wide as the key for score 'dot': D_q=D_k={key_shape[-1]}",
                 f"shape {checks.as_shape(query_shape)}, D_q={query_shape[-1]}",
-                "use score='general', which learns a matrix between them, or a Dense layer. "
+                "use score='general', which learns a matrix between them; or project the "
+                "memory, which merge_mode='sum' of a BiEncoder makes half as wide. "
                 + checks.IN_A_DECODER,
             )
         if self.score == "general":

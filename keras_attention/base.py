@@ -7,6 +7,7 @@ Sizes: B batch, T target steps (queries), S source steps, D_q query width, D_k k
 width, D_v value width, U units, H heads.
 """
 
+import inspect
 from typing import NamedTuple
 
 import keras
@@ -37,8 +38,12 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         c_t     = sum_i a_{t,i} h_i               here, with the raw value
 
     A subclass defines `compute_scores(query, keys)`, (B, T, D_q) and (B, S, .) to (B, T, S). It
-    may define `project_keys(key)`, what depends on the source alone, and
-    `build(query_shape, value_shape, key_shape=None)`, which calls `super().build(...)`.
+    may define `project_keys(key)`, what depends on the source alone; and, as any Keras layer,
+    `build(query_shape, value_shape, key_shape=None)`, which calls `super().build(...)` and
+    makes the weights (layers made in `__init__` are built without one), and `get_config`,
+    which adds the arguments of its own `__init__` to `super().get_config()`. To be loaded
+    without `custom_objects` it is decorated with
+    `keras.saving.register_keras_serializable(package="mine")`.
 
     Args:
         dropout: Float, the share of weights dropped in the context, while training.
@@ -61,8 +66,11 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         `dropout` changes the context, never the weights returned.
 
     Raises:
-        ValueError: A rank, batch, width or mask that does not fit.
+        ValueError: A rank, batch, width or mask that does not fit, or scores of a subclass
+            that would broadcast.
         TypeError: A ragged tensor.
+        NotImplementedError: A subclass without `compute_scores`, or whose arguments
+            `get_config` would lose.
 
     Example, a whole attention of one's own:
 
@@ -97,6 +105,8 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
             checks.check_known_width(self, name, shape)
         self.widths = {name: shape[-1] for name, shape in shapes.items()}
         self.carry_mask.build(query_shape)
+        if type(self).build is BaseAttention.build:
+            self._build_by_a_call(shapes)
 
     def call(
         self,
@@ -150,6 +160,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         """
         query = functions.zero_masked(query, query_mask)
         scores = self.compute_scores(query, source.keys)  # (B, T, S) or (B, H, T, S)
+        self._check_scores(scores, query, source.value)
         mask = functions.attention_mask(query_mask, source.mask)
         if mask is not None and self.num_heads > 1:
             mask = ops.expand_dims(mask, 1)
@@ -194,8 +205,30 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         )
 
     def get_config(self):
+        lost = _lost_arguments(type(self))
+        if lost:
+            raise NotImplementedError(
+                f"{type(self).__name__} '{self.name}': `get_config` should return the "
+                f"arguments of `__init__`, but {', '.join(lost)} would be lost in a saved "
+                "model. Fix: def get_config(self): return {**super().get_config(), "
+                f"'{lost[0]}': self.{lost[0]}}}."
+            )
         config = {"dropout": self.dropout, "seed": self.seed}
         return {**super().get_config(), **config}
+
+    def _build_by_a_call(self, shapes):
+        """Builds the layers inside as Keras does without a `build`: by a symbolic call."""
+        specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in shapes.values()]
+        try:
+            keras.Operation.compute_output_spec(self, *specs)
+        except Exception as error:
+            cause = error.__context__ or error  # Keras blames `call` for what it met inside
+            cause.add_note(
+                f"{type(self).__name__} '{self.name}': this came up in its first call, with a "
+                f"query of width D_q={self.widths['query']} and a key of width "
+                f"D_k={self.widths['key']}. {checks.IN_A_DECODER}"
+            )
+            raise cause from None
 
     def _check_shapes(self, query_shape, value_shape, key_shape):
         checks.check_rank(
@@ -241,6 +274,22 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
                 + checks.IN_A_DECODER,
             )
 
+    def _check_scores(self, scores, query, value):
+        """What a subclass computed would broadcast if it were of another shape."""
+        heads = (self.num_heads,) if self.num_heads > 1 else ()
+        wanted = (query.shape[0], *heads, query.shape[1], value.shape[-2])
+        same_rank = len(scores.shape) == len(wanted)
+        pairs = zip(scores.shape, wanted, strict=True) if same_rank else [(0, 1)]
+        if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            symbols = "(B, H, T, S)" if heads else "(B, T, S)"
+            checks.fail(
+                self,
+                "scores",
+                f"{symbols}={wanted}, as `compute_scores` returns them",
+                f"shape {checks.as_shape(scores.shape)}",
+                "one score per row, query and key: functions.dot_scores(query, keys).",
+            )
+
     def _check_masks(self, query, value, query_mask, value_mask):
         batch, source_steps = query.shape[0], value.shape[1]
         single = len(query.shape) == 2
@@ -250,3 +299,22 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         if value_mask is not None:
             steps = 1 if single else query.shape[1]
             checks.check_source_mask(self, "value_mask", value_mask, batch, steps, source_steps)
+
+
+def _lost_arguments(cls):
+    """The arguments that the nearest `__init__` adds, if no `get_config` came with it."""
+    classes = [one for one in cls.__mro__ if issubclass(one, BaseAttention)]
+    for index, one in enumerate(classes):
+        if "get_config" in vars(one):
+            return []
+        if "__init__" in vars(one):
+            known = {name for base in classes[index + 1 :] for name in _arguments(base)}
+            return [name for name in _arguments(one) if name not in known]
+    return []
+
+
+def _arguments(cls):
+    of_layers = {"self", "name", "dtype", "trainable", "activity_regularizer", "autocast"}
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    return [one.name for one in named if one.name not in of_layers]

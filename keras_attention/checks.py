@@ -104,6 +104,11 @@ def as_shape(shape):
 
 def check_rank(layer, tensor, shape, *symbols, fix):
     """`symbols` are the layouts allowed, for example "(B, T, D_q)"."""
+    if any(isinstance(size, (list, tuple)) for size in shape):
+        expected = f"one tensor {' or '.join(symbols)}"
+        received = f"{len(shape)} of them, {as_shape(shape)}"
+        fix = "unpack what a layer returned, as in memory, state = encoder(...)."
+        fail(layer, tensor, expected, received, fix)
     if len(shape) not in [symbol.count(",") + 1 for symbol in symbols]:
         fail(layer, tensor, " or ".join(symbols), f"shape {as_shape(shape)}", fix)
 

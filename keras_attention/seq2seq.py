@@ -156,8 +156,14 @@ class Seq2Seq(keras.Model):
         """Source ids (B, S) to memory (B, S, D_v), first state, and the mask (B, S)."""
         embedded = self.source_embedding(source)
         mask = self.source_mask(embedded, ops.not_equal(source, self.pad_token))
-        memory, state = self.encoder(embedded, mask=mask, training=training)
-        return memory, state, mask
+        encoded = self.encoder(embedded, mask=mask, training=training)
+        if not isinstance(encoded, (list, tuple)) or len(encoded) < 2:
+            raise ValueError(
+                "Seq2Seq: `encoder` should return memory (B, S, D_v) and a first state, but "
+                f"'{self.encoder.name}' returned a {type(encoded).__name__} alone. Fix: "
+                "BiEncoder(GRU(128)), or return_sequences=True and return_state=True."
+            )
+        return encoded[0], keras.tree.flatten(encoded[1:]), mask
 
     def generate(
         self,

@@ -43,11 +43,14 @@ def forced_ids(prefix, rows, model, max_length):
             f"Fix: max_length={ids.shape[1] + 1} or more."
         )
     free = ids == model.pad_token
-    if (~free & (ids == model.end_token)).any() or (free[:, :-1] & ~free[:, 1:]).any():
+    ends = ~free & (ids == model.end_token)
+    starts = (ids[:, :1] == model.start_token) & (model.start_token != model.end_token)
+    if ends.any() or starts.any() or (free[:, :-1] & ~free[:, 1:]).any():
         raise ValueError(
-            "Seq2Seq.generate: `prefix` should have no end token, and padding on the right "
-            f"only, but received {np.array2string(ids, threshold=20)}. Fix: pass the first "
-            "tokens of the output alone, without start and end token."
+            "Seq2Seq.generate: `prefix` should not begin with the start token, which is fed "
+            "anyway, have no end token, and padding on the right only, but received "
+            f"{np.array2string(ids, threshold=20)}. Fix: pass the first tokens of the output "
+            "alone, without start and end token."
         )
     forced = np.full((rows, max_length), -1, "int32")
     forced[:, : ids.shape[1]] = np.where(free, -1, ids)

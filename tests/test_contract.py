@@ -191,20 +191,3 @@ def check_docstring(one, *more, sections=("Args:", "Returns:", "Raises:", "Examp
     test = doctest.DocTestParser().get_doctest(text, names, one.__name__, None, 0)
     assert len(test.examples) >= 2
     assert doctest.DocTestRunner().run(test).failed == 0
-
-
-def test_a_new_attention_is_a_formula_and_works_in_a_decoder():
-    class Distance(BaseAttention):
-        """The nearest keys weigh most."""
-
-        def compute_scores(self, query, keys):
-            gap = ops.expand_dims(query, 2) - ops.expand_dims(keys, 1)
-            return -functions.wide(ops.sum(ops.square(gap), axis=-1))
-
-    value = normal(B, S, 6, seed=1)
-    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
-    _, weights = Distance()(10 * value[:, :2], 10 * value, value_mask=mask)
-    np.testing.assert_allclose(arrays(weights)[0], np.stack([np.eye(2, S)] * 2), atol=1e-5)
-    decoder = AttentionDecoder(layers.GRUCell(6), Distance())
-    outputs, _, _ = decoder(normal(B, T, 4), value, memory_mask=mask)
-    assert tuple(outputs.shape) == (B, T, 6)

@@ -125,6 +125,7 @@ def test_a_decoder_names_the_tensor_that_does_not_fit(order):
     inputs, memory = normal(B, T, 4), normal(B, S, D_V, seed=1)
     message(lambda: layer(inputs, memory[:, 0]), "`memory`", "return_sequences=True?")
     message(lambda: layer(inputs[:, 0], memory), "`inputs`", "(B, T, D_x)")
+    message(lambda: layer(inputs, (memory, [memory])), "`memory`", "2 of them", "unpack")
     message(lambda: layer(inputs, memory[:1]), "`memory`", f"B={B}", f"(1, {S}, {D_V})")
     short = lengths_mask([1, 1], S - 1)
     message(
