@@ -7,7 +7,6 @@ Sizes: B batch, T target steps (queries), S source steps, D_q query width, D_k k
 width, D_v value width, U units, H heads.
 """
 
-import inspect
 from typing import NamedTuple
 
 import keras
@@ -15,7 +14,7 @@ from keras import ops
 
 from keras_attention import checks, functions
 from keras_attention.masking import CarryMask
-from keras_attention.parts import SavedSeeds
+from keras_attention.parts import SavedSeeds, lost_arguments
 
 
 class Source(NamedTuple):
@@ -160,7 +159,9 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         """
         query = functions.zero_masked(query, query_mask)
         scores = self.compute_scores(query, source.keys)  # (B, T, S) or (B, H, T, S)
-        self._check_scores(scores, query, source.value)
+        heads = (self.num_heads,) if self.num_heads > 1 else ()
+        wanted = (query.shape[0], *heads, query.shape[1], source.value.shape[-2])
+        checks.check_scores(self, scores.shape, wanted)
         mask = functions.attention_mask(query_mask, source.mask)
         if mask is not None and self.num_heads > 1:
             mask = ops.expand_dims(mask, 1)
@@ -205,7 +206,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         )
 
     def get_config(self):
-        lost = _lost_arguments(type(self))
+        lost = lost_arguments(type(self), BaseAttention)
         if lost:
             raise NotImplementedError(
                 f"{type(self).__name__} '{self.name}': `get_config` should return the "
@@ -274,22 +275,6 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
                 + checks.IN_A_DECODER,
             )
 
-    def _check_scores(self, scores, query, value):
-        """What a subclass computed would broadcast if it were of another shape."""
-        heads = (self.num_heads,) if self.num_heads > 1 else ()
-        wanted = (query.shape[0], *heads, query.shape[1], value.shape[-2])
-        same_rank = len(scores.shape) == len(wanted)
-        pairs = zip(scores.shape, wanted, strict=True) if same_rank else [(0, 1)]
-        if any(None not in pair and pair[0] != pair[1] for pair in pairs):
-            symbols = "(B, H, T, S)" if heads else "(B, T, S)"
-            checks.fail(
-                self,
-                "scores",
-                f"{symbols}={wanted}, as `compute_scores` returns them",
-                f"shape {checks.as_shape(scores.shape)}",
-                "one score per row, query and key: functions.dot_scores(query, keys).",
-            )
-
     def _check_masks(self, query, value, query_mask, value_mask):
         batch, source_steps = query.shape[0], value.shape[1]
         single = len(query.shape) == 2
@@ -299,22 +284,3 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         if value_mask is not None:
             steps = 1 if single else query.shape[1]
             checks.check_source_mask(self, "value_mask", value_mask, batch, steps, source_steps)
-
-
-def _lost_arguments(cls):
-    """The arguments that the nearest `__init__` adds, if no `get_config` came with it."""
-    classes = [one for one in cls.__mro__ if issubclass(one, BaseAttention)]
-    for index, one in enumerate(classes):
-        if "get_config" in vars(one):
-            return []
-        if "__init__" in vars(one):
-            known = {name for base in classes[index + 1 :] for name in _arguments(base)}
-            return [name for name in _arguments(one) if name not in known]
-    return []
-
-
-def _arguments(cls):
-    of_layers = {"self", "name", "dtype", "trainable", "activity_regularizer", "autocast"}
-    parameters = inspect.signature(cls.__init__).parameters.values()
-    named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-    return [one.name for one in named if one.name not in of_layers]

@@ -222,3 +222,18 @@ def check_broadcast(layer, tensor, shape, other, other_shape):
             "insert the missing axes, for example mask[:, None, :]; a mask attached to "
             f"`{other}` arrives here by itself.",
         )
+
+
+def check_scores(layer, shape, wanted):
+    """What a subclass computed; of another shape it would broadcast, with mask or value."""
+    same_rank = len(shape) == len(wanted)
+    pairs = zip(shape, wanted, strict=True) if same_rank else [(0, 1)]
+    if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        symbols = "(B, T, S)" if len(wanted) == 3 else "(B, H, T, S)"
+        fail(
+            layer,
+            "scores",
+            f"{symbols}={wanted}, as `compute_scores` returns them",
+            f"shape {as_shape(shape)}",
+            "one score per row, query and key: functions.dot_scores(query, keys).",
+        )

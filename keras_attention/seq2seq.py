@@ -9,8 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import checks, serving, token_ids
-from keras_attention.decoder import AttentionDecoder
+from keras_attention import assembly, checks, serving, token_ids
 from keras_attention.generator import Generator
 from keras_attention.masking import AttachedMask
 from keras_attention.parts import part_config
@@ -104,8 +103,8 @@ class Seq2Seq(keras.Model):
         tokens = {"start_token": start_token, "end_token": end_token, "pad_token": pad_token}
         for name, token in tokens.items():
             tokens[name] = checks.token_id("Seq2Seq", name, token)
-        _check_parts(decoder, output_layer, tokens)
-        _check_embeddings(
+        assembly.check_parts(decoder, output_layer, tokens)
+        assembly.check_embeddings(
             tokens, source_embedding=source_embedding, target_embedding=target_embedding
         )
         super().__init__(**kwargs)
@@ -135,7 +134,7 @@ class Seq2Seq(keras.Model):
                 "pass Dense(V), V the size of the target's vocabulary.",
             )
         self.vocabulary = logits.shape[-1]
-        self._check_tokens()
+        assembly.check_tokens(self)
         self.built = True
 
     def call(self, inputs, training=None):
@@ -157,12 +156,7 @@ class Seq2Seq(keras.Model):
         embedded = self.source_embedding(source)
         mask = self.source_mask(embedded, ops.not_equal(source, self.pad_token))
         encoded = self.encoder(embedded, mask=mask, training=training)
-        if not isinstance(encoded, (list, tuple)) or len(encoded) < 2:
-            raise ValueError(
-                "Seq2Seq: `encoder` should return memory (B, S, D_v) and a first state, but "
-                f"'{self.encoder.name}' returned a {type(encoded).__name__} alone. Fix: "
-                "BiEncoder(GRU(128)), or return_sequences=True and return_state=True."
-            )
+        assembly.check_encoded(self.encoder, encoded)
         return encoded[0], keras.tree.flatten(encoded[1:]), mask
 
     def generate(
@@ -208,7 +202,9 @@ class Seq2Seq(keras.Model):
                     f"received a {type(source).__name__}. Fix: generate batch by batch."
                 )
             return Generated(**generator.predict(source, verbose=verbose))
-        inputs = ids = token_ids.source_ids(source, _size(self.source_embedding))
+        inputs = ids = token_ids.source_ids(
+            source, assembly.vocabulary_size(self.source_embedding)
+        )
         if prefix is not None:
             forced = token_ids.forced_ids(prefix, len(ids), self, generator.max_length)
             inputs = {"source": ids, "forced": forced}
@@ -273,7 +269,7 @@ class Seq2Seq(keras.Model):
                 if layers[name] is layers[earlier]:
                     config[name] = earlier
                 else:
-                    _check_apart(name, layers[name], earlier, layers[earlier])
+                    assembly.check_apart(name, layers[name], earlier, layers[earlier])
         tokens = {
             "start_token": self.start_token,
             "end_token": self.end_token,
@@ -289,19 +285,6 @@ class Seq2Seq(keras.Model):
             shared = isinstance(part, str)
             parts[name] = parts[part] if shared else keras.saving.deserialize_keras_object(part)
         return cls(**{**config, **parts})
-
-    def _check_tokens(self):
-        """Every token that is fed or returned is one that the layers know."""
-        known = _size(self.target_embedding)
-        for name in ("start_token", "pad_token"):
-            token_ids.check_ids("Seq2Seq", name, getattr(self, name), known)
-        token_ids.check_ids("Seq2Seq", "end_token", self.end_token, self.vocabulary)
-        if known is not None and known < self.vocabulary:
-            raise ValueError(
-                f"Seq2Seq: `target_embedding` should know every id that `output_layer` gives, "
-                f"V={self.vocabulary}, since outputs are fed back, but knows {known}. "
-                f"Fix: Embedding({self.vocabulary}, ...)."
-            )
 
 
 class _Cache:
@@ -335,47 +318,3 @@ def _pair(inputs):
             "a target, model.generate(source, max_length=...)."
         )
     return inputs
-
-
-def _size(embedding):
-    """How many ids an embedding knows, if it says so."""
-    return getattr(embedding, "input_dim", None)
-
-
-def _check_apart(name, layer, earlier, other):
-    """Layers shared by two parts, but not as the whole part, would be saved as two."""
-    mine, theirs = ({id(weight) for weight in one.weights} for one in (layer, other))
-    if mine & theirs:
-        raise ValueError(
-            f"Seq2Seq: `{name}` and `{earlier}` share a layer inside them, and a config "
-            "cannot say so. Fix: make one layer, for example the Embedding itself, both "
-            "parts; or save_weights, and load_weights into a model built by the same code."
-        )
-
-
-def _check_embeddings(tokens, **embeddings):
-    for name, embedding in embeddings.items():
-        if tokens["pad_token"] != 0 and getattr(embedding, "mask_zero", False):
-            raise ValueError(
-                f"Seq2Seq: `{name}` masks id 0, but `pad_token` is {tokens['pad_token']}. "
-                "Fix: mask_zero=False, and the model masks `pad_token`; or pad with 0."
-            )
-
-
-def _check_parts(decoder, output_layer, tokens):
-    if not isinstance(decoder, AttentionDecoder):
-        raise ValueError(
-            f"Seq2Seq: `decoder` should be an AttentionDecoder, but received {decoder!r}. "
-            "Fix: pass AttentionDecoder(GRUCell(128), BahdanauAttention(128)); mind the "
-            "order (source_embedding, encoder, target_embedding, decoder, output_layer)."
-        )
-    if getattr(output_layer, "activation", None) is keras.activations.softmax:
-        raise ValueError(
-            "Seq2Seq: `output_layer` should return logits, but its activation is a softmax. "
-            "Fix: leave the activation out, and train with a loss of from_logits=True."
-        )
-    if tokens["start_token"] == tokens["pad_token"]:
-        raise ValueError(
-            "Seq2Seq: `start_token` should not be `pad_token`, which is masked, but both "
-            f"are {tokens['pad_token']}. Fix: an id of its own for the start token."
-        )

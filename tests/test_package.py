@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Each module may import those to the left of it, and nothing to the right.
 ORDER = (
     "functions checks token_ids parts masking base attention cells loop decoder encoder "
-    "search beam generator serving seq2seq"
+    "search beam generator serving assembly seq2seq"
 ).split()
 APART = {("decoder", "encoder"), ("encoder", "decoder"), ("encoder", "attention")}
 APART |= {(search, layer) for search in ("search", "beam") for layer in ("decoder", "encoder")}
