@@ -113,6 +113,13 @@ def check_rank(layer, tensor, shape, *symbols, fix):
         fail(layer, tensor, " or ".join(symbols), f"shape {as_shape(shape)}", fix)
 
 
+def check_steps(layer, tensor, shape):
+    """Keras's loops need a step to start from."""
+    if shape[1] == 0:
+        expected, fix = "of one step or more", "pad it to one step, and mask that."
+        fail(layer, tensor, expected, f"shape {as_shape(shape)}", fix)
+
+
 def check_width(layer, tensor, shape, symbol, width, why, fix):
     """The last size is `width`; `symbol` names it and `why` says where that comes from."""
     if None not in (shape[-1], width) and shape[-1] != width:

@@ -386,6 +386,8 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         fix = "embed integer ids first; pass all steps of the encoder: return_sequences=True?"
         checks.check_rank(self, "memory", memory_shape, "(B, S, D_v)", fix=fix)
         checks.check_batch(self, "memory", memory_shape, "inputs", inputs_shape)
+        checks.check_steps(self, "inputs", inputs_shape)
+        checks.check_steps(self, "memory", memory_shape)
         if initial_state_shape is not None:
             shapes = checks.flat_shapes(initial_state_shape)
             self._check_state("initial_state", shapes, self._state_counts(), inputs_shape)

@@ -196,6 +196,7 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
             fix="embed integer ids first, add the feature axis with x[..., None], or "
             "flatten the features into one axis.",
         )
+        checks.check_steps(self, "inputs", shape)
         why, fix = "as when the layer was built", "project it with a Dense layer."
         checks.check_width(self, "inputs", shape, "D", self.width, why, fix)
 

@@ -213,6 +213,16 @@ def test_an_encoder_names_the_tensor_that_does_not_fit():
     message(lambda: encoder(normal(B, S, 4), mask=mask), "`mask`", f"({B}, {S + 1})")
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_steps_at_all_are_refused_alike_on_every_backend(order):
+    layer, inputs, memory = decoder(order=order), normal(B, T, 4), normal(B, S, D_V, seed=1)
+    remedy = ("one step or more", "pad it to one step")
+    message(lambda: layer(inputs[:, :0], memory), "`inputs`", f"({B}, 0, 4)", *remedy)
+    message(lambda: layer(inputs, memory[:, :0]), "`memory`", f"({B}, 0, {D_V})", *remedy)
+    encoder = BiEncoder(layers.GRU(U))
+    message(lambda: encoder(memory[:, :0]), "`inputs`", f"({B}, 0, {D_V})", *remedy)
+
+
 def test_a_softmax_mask_must_broadcast_without_widening_the_scores():
     scores = normal(2, 3, 5)
     for shape in [(2, 3, 4), (2, 2, 5), (7, 2, 3, 5), (3, 3, 5)]:
