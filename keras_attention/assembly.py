@@ -1,4 +1,4 @@
-"""The parts of a `Seq2Seq`, and whether they fit together."""
+"""Whether the parts of a `Seq2Seq`, and its tokens, fit together."""
 
 import keras
 
@@ -49,14 +49,14 @@ def check_encoded(encoder, encoded):
     if not isinstance(encoded, (list, tuple)) or len(encoded) < 2:
         raise ValueError(
             "Seq2Seq: `encoder` should return memory (B, S, D_v) and a first state, but "
-            f"'{encoder.name}' returned a {type(encoded).__name__} alone. Fix: "
-            "BiEncoder(GRU(128)), or return_sequences=True and return_state=True."
+            f"'{encoder.name}' returned a {type(encoded).__name__} and no state. Fix: "
+            "BiEncoder(GRU(128)), or GRU(128, return_sequences=True, return_state=True)."
         )
 
 
 def check_tokens(model):
     """Every token that is fed or returned is one that the layers know."""
-    known = vocabulary_size(model.target_embedding)
+    known = token_ids.vocabulary_size(model.target_embedding)
     for name in ("start_token", "pad_token"):
         token_ids.check_ids("Seq2Seq", name, getattr(model, name), known)
     token_ids.check_ids("Seq2Seq", "end_token", model.end_token, model.vocabulary)
@@ -66,8 +66,3 @@ def check_tokens(model):
             f"V={model.vocabulary}, since outputs are fed back, but knows {known}. "
             f"Fix: Embedding({model.vocabulary}, ...)."
         )
-
-
-def vocabulary_size(embedding):
-    """How many ids an embedding knows, if it says so."""
-    return getattr(embedding, "input_dim", None)

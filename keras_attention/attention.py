@@ -189,9 +189,9 @@ class LuongAttention(BaseAttention):
                 "query",
                 f"as wide as the key for score 'dot': D_q=D_k={key_shape[-1]}",
                 f"shape {checks.as_shape(query_shape)}, D_q={query_shape[-1]}",
-                "use score='general', which learns a matrix between them; or project the "
-                "memory, which merge_mode='sum' of a BiEncoder makes half as wide. "
-                + checks.IN_A_DECODER,
+                "use score='general', which learns a matrix between them; or make both "
+                f"equally wide, with Dense({query_shape[-1]}) on the memory, or with "
+                "merge_mode='sum' of a BiEncoder. " + checks.IN_A_DECODER,
             )
         if self.score == "general":
             width = key_shape[-1]

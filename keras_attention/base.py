@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_attention import checks, functions
 from keras_attention.masking import CarryMask
-from keras_attention.parts import SavedSeeds, lost_arguments
+from keras_attention.parts import SavedSeeds
 
 
 class Source(NamedTuple):
@@ -38,10 +38,10 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
 
     A subclass defines `compute_scores(query, keys)`, (B, T, D_q) and (B, S, .) to (B, T, S). It
     may define `project_keys(key)`, what depends on the source alone; and, as any Keras layer,
-    `build(query_shape, value_shape, key_shape=None)`, which calls `super().build(...)` and
-    makes the weights (layers made in `__init__` are built without one), and `get_config`,
-    which adds the arguments of its own `__init__` to `super().get_config()`. To be loaded
-    without `custom_objects` it is decorated with
+    `build(query_shape, value_shape, key_shape=None)`, which calls `super().build(...)`, makes
+    the weights and builds the layers made in `__init__` (without a `build`, one symbolic call
+    builds them), and `get_config`, which adds the arguments of its own `__init__` to
+    `super().get_config()`. To be loaded without `custom_objects` it is decorated with
     `keras.saving.register_keras_serializable(package="mine")`.
 
     Args:
@@ -105,7 +105,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         self.widths = {name: shape[-1] for name, shape in shapes.items()}
         self.carry_mask.build(query_shape)
         if type(self).build is BaseAttention.build:
-            self._build_by_a_call(shapes)
+            self.build_layers_inside(query_shape, value_shape, key_shape)
 
     def call(
         self,
@@ -117,7 +117,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         training=None,
     ):
         given = {"query": query, "value": value, "key": key}
-        checks.refuse_ragged(self, **given, query_mask=query_mask, value_mask=value_mask)
+        checks.check_tensors(self, **given, query_mask=query_mask, value_mask=value_mask)
         key = value if key is None else key
         checks.check_float(self, query=query, value=value, key=key)
         self._check_shapes(query.shape, value.shape, key.shape)
@@ -139,6 +139,26 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
             context = self.carry_mask(context, mask=query_mask)
         return context, weights
 
+    @property
+    def heads(self):
+        """(H,) or, for one head, (): what stands in the weights' shape for them."""
+        return (self.num_heads,) if self.num_heads > 1 else ()
+
+    def build_layers_inside(self, query_shape, value_shape, key_shape=None):
+        """Builds what is not built yet as Keras does without a `build`: by a symbolic call."""
+        shapes = query_shape, value_shape, value_shape if key_shape is None else key_shape
+        specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in shapes]
+        try:
+            keras.Operation.compute_output_spec(self, *specs)
+        except Exception as error:
+            cause = error.__context__ or error  # Keras blames `call` for what it met inside
+            cause.add_note(
+                f"{type(self).__name__} '{self.name}': this came up in its first call, with a "
+                f"query of width D_q={self.widths['query']} and a key of width "
+                f"D_k={self.widths['key']}. {checks.IN_A_DECODER}"
+            )
+            raise cause from None
+
     def prepare(self, value, key=None, value_mask=None):
         """What depends on the source alone, as a `Source`: once per batch, not per step."""
         mask = None if value_mask is None else functions.as_mask(value_mask)
@@ -159,8 +179,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         """
         query = functions.zero_masked(query, query_mask)
         scores = self.compute_scores(query, source.keys)  # (B, T, S) or (B, H, T, S)
-        heads = (self.num_heads,) if self.num_heads > 1 else ()
-        wanted = (query.shape[0], *heads, query.shape[1], source.value.shape[-2])
+        wanted = (query.shape[0], *self.heads, query.shape[1], source.value.shape[-2])
         checks.check_scores(self, scores.shape, wanted)
         mask = functions.attention_mask(query_mask, source.mask)
         if mask is not None and self.num_heads > 1:
@@ -172,7 +191,11 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         return functions.merge_heads(context) if self.num_heads > 1 else context, weights
 
     def project_keys(self, key):
-        """(B, S, D_k) to (B, S, .), for `compute_scores`. Here: the key itself."""
+        """(B, S, D_k) to (B, S, .), for `compute_scores`. Here: the key itself.
+
+        Masked steps arrive as 0. A formula without a gradient there, such as a norm or a
+        root, makes NaN of the whole gradient.
+        """
         return key
 
     def compute_scores(self, query, keys):
@@ -181,16 +204,16 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         Sum in float32 (`functions.wide`), where float16 would overflow.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} should define compute_scores(query, keys)."
+            f"{type(self).__name__} should define compute_scores(query, keys). Fix: return "
+            "scores (B, T, S), for example functions.dot_scores(query, keys)."
         )
 
     def dropout_mask(self, query, value, training):
         """What the weights are multiplied by in the context, or None."""
         if not training or not self.dropout:
             return None
-        heads = (self.num_heads,) if self.num_heads > 1 else ()
         steps = (ops.shape(query)[1], ops.shape(value)[-2])
-        ones = ops.ones((ops.shape(query)[0], *heads, *steps), self.compute_dtype)
+        ones = ops.ones((ops.shape(query)[0], *self.heads, *steps), self.compute_dtype)
         return keras.random.dropout(ones, self.dropout, seed=self.seed_generator)
 
     def compute_mask(self, query, query_mask):
@@ -198,38 +221,16 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         self._check_shapes(query_shape, value_shape, key_shape or value_shape)
-        heads = (self.num_heads,) if self.num_heads > 1 else ()
         batch, steps = query_shape[0], tuple(query_shape[1:-1])
         return (
             (batch, *steps, value_shape[-1]),
-            (batch, *heads, *steps, value_shape[1]),
+            (batch, *self.heads, *steps, value_shape[1]),
         )
 
     def get_config(self):
-        lost = lost_arguments(type(self), BaseAttention)
-        if lost:
-            raise NotImplementedError(
-                f"{type(self).__name__} '{self.name}': `get_config` should return the "
-                f"arguments of `__init__`, but {', '.join(lost)} would be lost in a saved "
-                "model. Fix: def get_config(self): return {**super().get_config(), "
-                f"'{lost[0]}': self.{lost[0]}}}."
-            )
+        checks.check_config(self, BaseAttention)
         config = {"dropout": self.dropout, "seed": self.seed}
         return {**super().get_config(), **config}
-
-    def _build_by_a_call(self, shapes):
-        """Builds the layers inside as Keras does without a `build`: by a symbolic call."""
-        specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in shapes.values()]
-        try:
-            keras.Operation.compute_output_spec(self, *specs)
-        except Exception as error:
-            cause = error.__context__ or error  # Keras blames `call` for what it met inside
-            cause.add_note(
-                f"{type(self).__name__} '{self.name}': this came up in its first call, with a "
-                f"query of width D_q={self.widths['query']} and a key of width "
-                f"D_k={self.widths['key']}. {checks.IN_A_DECODER}"
-            )
-            raise cause from None
 
     def _check_shapes(self, query_shape, value_shape, key_shape):
         checks.check_rank(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_attention import checks
-from keras_attention.search import IMPOSSIBLE, Found, Search, as_before, at, heads_first, write
+from keras_attention.search import IMPOSSIBLE, Found, Search, at, heads_first, repeat, write
 
 # Attention summed to less than this counts as this: the logarithm stays finite.
 LEAST_COVERAGE = 1e-6
@@ -148,9 +148,6 @@ class BeamSearch(Search):
             last = _flat(at(running.tokens, position, axis=2))
             return position + 1, last, running, finished, weights, state
 
-        def one_step(*before):
-            return as_before(advance(*before), before)
-
         state = list(task.state)
         if self.coverage_penalty:
             state.append(ops.zeros(ops.shape(task.real), "float32"))
@@ -162,7 +159,7 @@ class BeamSearch(Search):
             ops.zeros((batch, width, task.max_length, *task.weights_shape), "float32"),
             [ops.repeat(one, width, axis=0) for one in state],
         )
-        _, _, _, finished, weights, _ = ops.while_loop(unfinished, one_step, start)
+        _, _, _, finished, weights, _ = repeat(unfinished, advance, start)
         return self._results(finished, weights, task)
 
     def _first(self, batch, task):

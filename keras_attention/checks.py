@@ -4,6 +4,7 @@ Every error has the same four parts: the tensor, what was expected (in B, T, S, 
 D_v, U), what came, and a one-line fix. A size that is not known yet (None) passes.
 """
 
+import inspect
 import math
 import numbers
 
@@ -73,8 +74,11 @@ def check_rate(owner, name, value):
         )
 
 
-def refuse_ragged(layer, **tensors):
+def check_tensors(layer, **tensors):
+    """Each is one dense tensor."""
     for name, tensor in tensors.items():
+        if isinstance(tensor, (list, tuple)):
+            _refuse_several(layer, name, len(tensor))
         if hasattr(tensor, "to_tensor") and hasattr(tensor, "row_splits"):
             raise TypeError(
                 f"{type(layer).__name__} '{layer.name}': `{name}` should be a dense "
@@ -105,16 +109,13 @@ def as_shape(shape):
 def check_rank(layer, tensor, shape, *symbols, fix):
     """`symbols` are the layouts allowed, for example "(B, T, D_q)"."""
     if any(isinstance(size, (list, tuple)) for size in shape):
-        expected = f"one tensor {' or '.join(symbols)}"
-        received = f"{len(shape)} of them, {as_shape(shape)}"
-        fix = "unpack what a layer returned, as in memory, state = encoder(...)."
-        fail(layer, tensor, expected, received, fix)
+        _refuse_several(layer, tensor, len(shape))
     if len(shape) not in [symbol.count(",") + 1 for symbol in symbols]:
         fail(layer, tensor, " or ".join(symbols), f"shape {as_shape(shape)}", fix)
 
 
 def check_steps(layer, tensor, shape):
-    """Keras's loops need a step to start from."""
+    """Of no steps at all the backends make different errors. Only a known size is checked."""
     if shape[1] == 0:
         expected, fix = "of one step or more", "pad it to one step, and mask that."
         fail(layer, tensor, expected, f"shape {as_shape(shape)}", fix)
@@ -163,12 +164,8 @@ def check_multiple(layer, tensor, shape, other, other_shape):
 
 def check_mask(layer, tensor, shape, *allowed):
     """`allowed` are pairs of symbol and sizes, such as ("(B, S)", (2, 5))."""
-    for _, sizes in allowed:
-        pairs = zip(shape, sizes, strict=False)
-        if len(shape) == len(sizes) and all(
-            None in (size, wanted) or size == wanted for size, wanted in pairs
-        ):
-            return
+    if any(_agree(shape, sizes) for _, sizes in allowed):
+        return
     expected = " or ".join(f"{symbol} = {sizes}" for symbol, sizes in allowed)
     fail(
         layer,
@@ -233,14 +230,57 @@ def check_broadcast(layer, tensor, shape, other, other_shape):
 
 def check_scores(layer, shape, wanted):
     """What a subclass computed; of another shape it would broadcast, with mask or value."""
-    same_rank = len(shape) == len(wanted)
-    pairs = zip(shape, wanted, strict=True) if same_rank else [(0, 1)]
-    if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+    if not _agree(shape, wanted):
         symbols = "(B, T, S)" if len(wanted) == 3 else "(B, H, T, S)"
         fail(
             layer,
             "scores",
-            f"{symbols}={wanted}, as `compute_scores` returns them",
+            f"{symbols}={wanted} from `compute_scores`",
             f"shape {as_shape(shape)}",
-            "one score per row, query and key: functions.dot_scores(query, keys).",
+            "sum over the last axis of queries and keys and over no other, as "
+            "functions.dot_scores(query, keys) does; after a Dense(1), scores[..., 0].",
         )
+
+
+def _agree(shape, sizes):
+    """Of the same rank and sizes; one that is not known agrees with any."""
+    same_rank = len(shape) == len(sizes)
+    return same_rank and all(
+        None in pair or pair[0] == pair[1] for pair in zip(shape, sizes, strict=True)
+    )
+
+
+def _refuse_several(layer, tensor, count):
+    fix = "unpack what the layer before returned, as in memory, state = encoder(x)."
+    fail(layer, tensor, "one tensor", f"a list or tuple of {count}", fix)
+
+
+def check_config(layer, base):
+    """Refuses to lose arguments of `__init__` in a saved model, as Keras does.
+
+    Keras does not where a `get_config` is inherited, as from `base`. Fine is a `get_config`
+    of the class with the nearest `__init__`, of a subclass or of a mixin, and an `__init__`
+    without new arguments.
+    """
+    classes = type(layer).__mro__[: type(layer).__mro__.index(base) + 1]
+    nearest = next(i for i, one in enumerate(classes) if "__init__" in vars(one))
+    own = [*classes[: nearest + 1], *(one for one in classes if not issubclass(one, base))]
+    if any("get_config" in vars(one) for one in own):
+        return
+    known = {name for one in classes[nearest + 1 :] for name in _arguments(one)}
+    lost = [name for name in _arguments(classes[nearest]) if name not in known]
+    if lost:
+        added = ", ".join(f"'{name}': self.{name}" for name in lost)
+        raise NotImplementedError(
+            f"{type(layer).__name__} '{layer.name}': `get_config` should return every argument "
+            f"of `__init__`, but in a saved model {', '.join(lost)} would be lost. Fix: keep "
+            "each on self, and def get_config(self): return {**super().get_config(), "
+            f"{added}}}."
+        )
+
+
+def _arguments(cls):
+    of_layers = {"self", "name", "dtype", "trainable", "activity_regularizer", "autocast"}
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    return [one.name for one in named if one.name not in of_layers]

@@ -64,7 +64,8 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             pieces, down to single steps, and all three results are the same.
 
     Raises:
-        ValueError: An argument, rank, width, batch, mask or state that does not fit.
+        ValueError: An argument, rank, width, batch, mask or state that does not fit, or no
+            step at all.
         TypeError: A ragged tensor.
 
     Example:
@@ -152,6 +153,8 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             self.attention.compute_output_shape(*attended)  # checks what it was built for
         else:
             self.attention.build(*attended)
+            # A subclass may leave layers to its first call, which is not a call of the layer.
+            self.attention.build_layers_inside(*attended)
         fed = {"before": memory_shape[-1], "after": self.output_size * self.input_feeding}
         self.cell_width = cell_width = inputs_shape[-1] + fed[self.attend]
         if not self.cell.built:
@@ -180,7 +183,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
     ):
         given = {"inputs": inputs, "memory": memory}
         masks = {"inputs_mask": inputs_mask, "memory_mask": memory_mask}
-        checks.refuse_ragged(self, **given, **masks)
+        checks.check_tensors(self, **given, **masks)
         checks.check_float(self, **given)
         self._check_shapes(inputs.shape, memory.shape)
         inputs_mask = None if inputs_mask is None else functions.as_mask(inputs_mask)
@@ -199,16 +202,17 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             outputs = self.carry_mask(outputs, mask=inputs_mask)
         return outputs, weights, state
 
-    def get_initial_state(self, batch_size, given=()):
+    def get_initial_state(self, batch_size, first=()):
         """Zeros (or what the cell starts from), one tensor per entry of `state_size`.
 
-        given: The first of them, such as `BiEncoder` returns; only the rest is filled up.
+        first: The first of them, such as `BiEncoder` returns, unchecked: only the rest is
+            filled up, and all are cast to the compute dtype.
         """
         state = []
         if hasattr(self.cell, "get_initial_state"):
             state = keras.tree.flatten(self.cell.get_initial_state(batch_size=batch_size))
-        given = [ops.convert_to_tensor(one) for one in keras.tree.flatten(given)]
-        state = [*given, *state[len(given) :]]
+        first = keras.tree.flatten(first)
+        state = [*first, *state[len(first) :]]
         missing = self.state_size[len(state) :]
         state += [ops.zeros((batch_size, size)) for size in missing]
         return [ops.cast(one, self.compute_dtype) for one in state]
@@ -250,7 +254,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
     def compute_output_shape(self, inputs_shape, memory_shape, initial_state_shape=None):
         self._check_shapes(inputs_shape, memory_shape, initial_state_shape)
         batch, steps = inputs_shape[:2]
-        weights = (batch, *self._heads(), steps, memory_shape[1])
+        weights = (batch, *self.attention.heads, steps, memory_shape[1])
         state = [(batch, size) for size in self.state_size]
         return (batch, steps, self.output_size), weights, state
 
@@ -306,7 +310,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
                 state,
                 inputs_mask,
                 output_size=self.output_size,
-                weights_shape=(*self._heads(), ops.shape(source.value)[-2]),
+                weights_shape=(*self.attention.heads, ops.shape(source.value)[-2]),
                 policy=self.dtype_policy,
             )
         return outputs, self._steps_first(weights), state
@@ -350,17 +354,16 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         context, weights = self.attention.attend(query, source, None, dropout_mask)
         weights = self._steps_first(weights)  # (B, K, S) or (B, K, H, S)
         context = ops.reshape(context, (-1, context.shape[-1]))
-        return context, ops.reshape(weights, (-1, *self._heads(), ops.shape(weights)[-1]))
+        return context, ops.reshape(
+            weights, (-1, *self.attention.heads, ops.shape(weights)[-1])
+        )
 
     def _attentional(self, context, state):
         return self.attentional_projection(ops.concatenate([context, state], axis=-1))
 
-    def _heads(self):
-        return (self.attention.num_heads,) if self.attention.num_heads > 1 else ()
-
     def _steps_first(self, weights):
         """(B, H, T, S) to (B, T, H, S), or back; (B, T, S) as it is."""
-        return ops.transpose(weights, (0, 2, 1, 3)) if self._heads() else weights
+        return ops.transpose(weights, (0, 2, 1, 3)) if self.attention.heads else weights
 
     def _full_state(self, initial_state, inputs):
         """The state as a flat list in the compute dtype, checked; h~_0 is 0 if left out."""

@@ -51,7 +51,7 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
             (B, 2U) without a bridge: what `AttentionDecoder` takes as `initial_state`.
 
     Raises:
-        ValueError: An argument, rank, width or mask that does not fit.
+        ValueError: An argument, rank, width or mask that does not fit, or no step at all.
         TypeError: A ragged tensor.
 
     On a GPU, Keras's own GRU and LSTM accept padding on the right only; for padding
@@ -112,7 +112,7 @@ class BiEncoder(SavedSeeds, keras.layers.Layer):
             dense.build((shape[0], 2 * size))
 
     def call(self, inputs, mask=None, training=None):
-        checks.refuse_ragged(self, inputs=inputs, mask=mask)
+        checks.check_tensors(self, inputs=inputs, mask=mask)
         checks.check_float(self, inputs=inputs)
         self._check_inputs(inputs.shape)
         if mask is not None:

@@ -63,7 +63,7 @@ class Generator(keras.Model):
                 step=step,
                 state=state,
                 real=real,
-                weights_shape=(*self._heads(), ops.shape(memory)[1]),
+                weights_shape=(*self.model.decoder.attention.heads, ops.shape(memory)[1]),
                 uniform=lambda shape: keras.random.uniform(shape, seed=self.seeds),
                 forced=forced,
                 start_token=model.start_token,
@@ -78,7 +78,7 @@ class Generator(keras.Model):
         """What comes of no rows."""
         n_best = getattr(self.search, "n_best", None)
         shape = (0, n_best) if n_best else (0,)
-        weights = (*shape, *self._heads(), self.max_length, source_steps)
+        weights = (*shape, *self.model.decoder.attention.heads, self.max_length, source_steps)
         return {
             "tokens": np.zeros((*shape, self.max_length), "int32"),
             "lengths": np.zeros(shape, "int32"),
@@ -91,10 +91,6 @@ class Generator(keras.Model):
         if getattr(self.search, "seed", None) is not None:
             fresh = keras.random.SeedGenerator(self.search.seed)
             self.seeds.state.assign(fresh.state)
-
-    def _heads(self):
-        heads = self.model.decoder.attention.num_heads
-        return (heads,) if heads > 1 else ()
 
 
 def _source_and_forced(inputs):

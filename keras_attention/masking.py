@@ -59,7 +59,7 @@ class MaskedSoftmax(keras.layers.Layer):
         pass
 
     def call(self, scores, mask=None):
-        checks.refuse_ragged(self, scores=scores, mask=mask)
+        checks.check_tensors(self, scores=scores, mask=mask)
         scores = ops.convert_to_tensor(scores)
         if not -len(scores.shape) <= self.axis < len(scores.shape):
             checks.fail(

@@ -1,7 +1,5 @@
 """Layers inside a layer: their dtype policies, and how they and their seeds are saved."""
 
-import inspect
-
 import keras
 
 
@@ -72,25 +70,3 @@ class SavedSeeds:
         weights = {id(weight) for weight in self.weights}
         states = [one for one in self.variables if id(one) not in weights]
         return {f"seed_{index}": state for index, state in enumerate(states)}
-
-
-def lost_arguments(cls, base):
-    """The arguments that the nearest `__init__` adds, if no `get_config` came with it.
-
-    base: The layer of this package that `cls` extends; its own config is complete.
-    """
-    classes = [one for one in cls.__mro__ if issubclass(one, base)]
-    for index, one in enumerate(classes):
-        if "get_config" in vars(one):
-            return []
-        if "__init__" in vars(one):
-            known = {name for other in classes[index + 1 :] for name in _arguments(other)}
-            return [name for name in _arguments(one) if name not in known]
-    return []
-
-
-def _arguments(cls):
-    of_layers = {"self", "name", "dtype", "trainable", "activity_regularizer", "autocast"}
-    parameters = inspect.signature(cls.__init__).parameters.values()
-    named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-    return [one.name for one in named if one.name not in of_layers]

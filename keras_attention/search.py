@@ -174,9 +174,6 @@ class OneByOne(Search):
             done = ops.logical_or(done, ops.equal(chosen, task.end_token))
             return position + 1, chosen, done, tokens, lengths, scores, weights, state
 
-        def one_step(*before):
-            return as_before(advance(*before), before)
-
         start = (
             ops.zeros((), "int32"),
             ops.full((batch,), task.start_token, "int32"),
@@ -187,9 +184,7 @@ class OneByOne(Search):
             ops.zeros((batch, length, *task.weights_shape), "float32"),
             task.state,
         )
-        _, _, _, tokens, lengths, scores, weights, _ = ops.while_loop(
-            unfinished, one_step, start
-        )
+        _, _, _, tokens, lengths, scores, weights, _ = repeat(unfinished, advance, start)
         return Found(tokens, lengths, scores, heads_first(weights, 1))
 
 
@@ -299,17 +294,20 @@ def write(buffer, position, value, axis=1):
     return ops.where(here, ops.expand_dims(value, axis), buffer)
 
 
-def as_before(now, before):
-    """A loop's variables after a step, of the static shapes that they had before it.
+def repeat(unfinished, advance, start):
+    """`ops.while_loop`, whose variables keep the static shapes that they enter with.
 
-    TensorFlow wants them equal, and knows a batch of one row as it enters the loop, but not
-    behind a reshape to (-1, ...), once the number of source steps is free.
+    TensorFlow wants that, and knows a batch of one row as it enters the loop, but not behind
+    a reshape to (-1, ...), once the number of source steps is free.
     """
 
     def same(new, old):
         return new if tuple(new.shape) == tuple(old.shape) else ops.reshape(new, ops.shape(old))
 
-    return keras.tree.map_structure(same, tuple(now), tuple(before))
+    def one_step(*before):
+        return keras.tree.map_structure(same, advance(*before), before)
+
+    return ops.while_loop(unfinished, one_step, start)
 
 
 def heads_first(weights, axis):

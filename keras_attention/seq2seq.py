@@ -44,7 +44,7 @@ class Seq2Seq(keras.Model):
     Args:
         source_embedding: Layer, ids (B, S) to (B, S, .), such as `Embedding(mask_zero=True)`.
         encoder: Layer that returns memory (B, S, D_v) and the decoder's first state, such as
-            `BiEncoder`.
+            `BiEncoder`, or a `GRU` with return_sequences=True and return_state=True.
         target_embedding: Layer, ids (B, T) to (B, T, .), each step by itself.
         decoder: `AttentionDecoder`.
         output_layer: Layer, (B, T, .) to logits (B, T, V), each step by itself, such as
@@ -183,9 +183,9 @@ class Seq2Seq(keras.Model):
             max_length: Integer L, the most tokens of an output, its end token counted: the
                 last of them is the end token.
             batch_size, verbose: As of `predict`; a single batch shows no progress.
-            prefix: Ids that every output must begin with, (P,), or (B, P) with one row per
-                row of the source; `pad_token` leaves the rest of a row free. P < L. Its
-                log-probabilities count.
+            prefix: Ids that every output must begin with, without start and end token, (P,),
+                or (B, P) with one row per row of the source; `pad_token` leaves the rest of
+                a row free. P < L. Its log-probabilities count.
 
         Returns:
             `Generated`, for B = 0 too.
@@ -203,7 +203,7 @@ class Seq2Seq(keras.Model):
                 )
             return Generated(**generator.predict(source, verbose=verbose))
         inputs = ids = token_ids.source_ids(
-            source, assembly.vocabulary_size(self.source_embedding)
+            source, token_ids.vocabulary_size(self.source_embedding)
         )
         if prefix is not None:
             forced = token_ids.forced_ids(prefix, len(ids), self, generator.max_length)

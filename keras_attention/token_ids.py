@@ -47,8 +47,8 @@ def forced_ids(prefix, rows, model, max_length):
     starts = (ids[:, :1] == model.start_token) & (model.start_token != model.end_token)
     if ends.any() or starts.any() or (free[:, :-1] & ~free[:, 1:]).any():
         raise ValueError(
-            "Seq2Seq.generate: `prefix` should not begin with the start token, which is fed "
-            "anyway, have no end token, and padding on the right only, but received "
+            "Seq2Seq.generate: `prefix` should have no start token in front (it is fed "
+            "anyway), no end token, and padding on the right only, but received "
             f"{np.array2string(ids, threshold=20)}. Fix: pass the first tokens of the output "
             "alone, without start and end token."
         )
@@ -90,3 +90,8 @@ def _whole_numbers(name, rows, symbols):
             "whole numbers."
         )
     return ids.astype("int64")
+
+
+def vocabulary_size(embedding):
+    """How many ids an embedding knows, if it says so."""
+    return getattr(embedding, "input_dim", None)

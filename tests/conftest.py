@@ -19,7 +19,7 @@ elif keras.backend.backend() == "torch":
 
     torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
 
-# `clear_session` collects garbage after each test, and need not look at the libraries.
+# No collection of garbage has to look at the libraries.
 gc.collect()
 gc.freeze()
 
@@ -35,7 +35,7 @@ def float32_policy():
     """A test that sets the global policy leaves the next one as it was."""
     yield
     keras.config.set_dtype_policy("float32")
-    # No collecting of garbage: on JAX, with all it has compiled, that costs a second a test.
+    # Without collecting garbage after each test: with all that JAX has compiled, it takes long.
     keras.backend.clear_session(free_memory=False)
 
 

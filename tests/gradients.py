@@ -1,6 +1,7 @@
 """Gradients on whichever backend runs: the one place in the tests that knows them.
 
-JAX compiles each whole, which is sooner done than its many operations one by one.
+JAX compiles a gradient as a whole, faster than its operations one by one:
+`disable_jit(False)` undoes the fixture `op_by_op`.
 """
 
 import keras

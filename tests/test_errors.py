@@ -125,7 +125,6 @@ def test_a_decoder_names_the_tensor_that_does_not_fit(order):
     inputs, memory = normal(B, T, 4), normal(B, S, D_V, seed=1)
     message(lambda: layer(inputs, memory[:, 0]), "`memory`", "return_sequences=True?")
     message(lambda: layer(inputs[:, 0], memory), "`inputs`", "(B, T, D_x)")
-    message(lambda: layer(inputs, (memory, [memory])), "`memory`", "2 of them", "unpack")
     message(lambda: layer(inputs, memory[:1]), "`memory`", f"B={B}", f"(1, {S}, {D_V})")
     short = lengths_mask([1, 1], S - 1)
     message(
@@ -213,9 +212,21 @@ def test_an_encoder_names_the_tensor_that_does_not_fit():
     message(lambda: encoder(normal(B, S, 4), mask=mask), "`mask`", f"({B}, {S + 1})")
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_no_steps_at_all_are_refused_alike_on_every_backend(order):
-    layer, inputs, memory = decoder(order=order), normal(B, T, 4), normal(B, S, D_V, seed=1)
+@pytest.mark.parametrize("built", [False, True])
+def test_several_tensors_for_one_are_to_be_unpacked(built):
+    query, value = normal(B, T, U), normal(B, S, D_V, seed=1)
+    attention, whole, encoder = LuongAttention(), decoder(), BiEncoder(layers.GRU(U))
+    if built:
+        attention(query, value), whole(query, value), encoder(value)
+    remedy = ("one tensor", "list or tuple of 2", "unpack")
+    both = (value, [normal(B, U)])
+    message(lambda: attention(query, both), "`value`", *remedy)
+    message(lambda: whole(query, both), "`memory`", *remedy)
+    message(lambda: encoder(both), "`inputs`", *remedy)
+
+
+def test_no_steps_at_all_are_refused_alike_on_every_backend():
+    layer, inputs, memory = decoder(), normal(B, T, 4), normal(B, S, D_V, seed=1)
     remedy = ("one step or more", "pad it to one step")
     message(lambda: layer(inputs[:, :0], memory), "`inputs`", f"({B}, 0, 4)", *remedy)
     message(lambda: layer(inputs, memory[:, :0]), "`memory`", f"({B}, 0, {D_V})", *remedy)

@@ -9,13 +9,15 @@ from keras_attention import (
     AttentionDecoder,
     BahdanauAttention,
     BaseAttention,
+    BeamSearch,
     BiEncoder,
+    GreedySearch,
     LuongAttention,
     Seq2Seq,
     functions,
 )
-from rows import B, S, T, arrays, normal
-from seq2seqs import END, SOURCE, START
+from rows import B, S, T, array, arrays, normal
+from seq2seqs import END, LENGTH, SOURCE, START, teacher_forced
 
 pytestmark = pytest.mark.usefixtures("op_by_op")
 
@@ -37,20 +39,29 @@ def test_a_new_attention_is_a_formula_and_works_in_a_decoder():
     assert tuple(outputs.shape) == (B, T, 6)
 
 
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("rows", [(T, S), (1, T, S), (B, 1, S), (B, T, 1), (B, 2, T, S)])
-def test_scores_that_would_broadcast_are_refused(rows, masked):
-    class Careless(BaseAttention):
-        def compute_scores(self, query, keys):
-            return ops.zeros(rows)
+HEADS = {1: (), 2: (2,)}
 
-    query, value = normal(B, T, 5), normal(B, S, 6)
-    mask = np.ones((B, S)) if masked else None
-    layer = Careless()
-    with pytest.raises(
-        ValueError, match=r"^Careless .*`scores` should be \(B, T, S\).*Fix: one score"
-    ):
-        layer(query, value, value_mask=mask)
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("shape", [(T, S), (1, T, S), (B, 1, S), (B, T, 1), (B, 5, T, S)])
+def test_scores_that_would_broadcast_are_refused(shape, heads):
+    class Careless(BaseAttention):
+        num_heads = heads
+
+        def compute_scores(self, query, keys):
+            batch, *steps = shape if len(shape) > 2 else (None, *shape)
+            wrong = steps if batch is None else (batch, *HEADS[heads], *steps)
+            return ops.zeros(wrong)
+
+    query, value, state = normal(B, T, 5), normal(B, S, 6), normal(B, 7)
+    symbols = {1: r"\(B, T, S\)", 2: r"\(B, H, T, S\)"}[heads]
+    message = f"Careless .*`scores` should be {symbols}.*Fix: sum over the last axis"
+    for mask in (None, np.ones((B, S))):
+        with pytest.raises(ValueError, match=message):
+            Careless()(query, value, value_mask=mask)
+    decoder = AttentionDecoder(layers.GRUCell(7), Careless())
+    with pytest.raises(ValueError, match=message):
+        decoder(query, value, initial_state=state)
 
 
 class Projected(BaseAttention):
@@ -71,6 +82,39 @@ class Projected(BaseAttention):
         return {**super().get_config(), "units": self.units}
 
 
+class ProjectedAndScaled(Projected):
+    """A `build` that makes a weight and forgets the layer."""
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+
+    def compute_scores(self, query, keys):
+        return self.scale * super().compute_scores(query, keys)
+
+
+class ProjectedLuong(LuongAttention):
+    """Keys through one layer more."""
+
+    def __init__(self, **kwargs):
+        super().__init__("general", **kwargs)
+        self.projection = layers.Dense(12)
+
+    def project_keys(self, key):
+        return super().project_keys(self.projection(key))
+
+    def get_config(self):
+        return {key: value for key, value in super().get_config().items() if key != "score"}
+
+
+OWN = {
+    "no build": (lambda: Projected(7), 2),
+    "a build for something else": (lambda: ProjectedAndScaled(7), 3),
+    "of one that is here": (ProjectedLuong, 3),
+}
+CLASSES = {one.__name__: one for one in (Projected, ProjectedAndScaled, ProjectedLuong)}
+
+
 def model_of(attention):
     model = Seq2Seq(
         layers.Embedding(13, 5, mask_zero=True),
@@ -85,33 +129,47 @@ def model_of(attention):
     return model
 
 
-def test_layers_inside_are_built_with_the_model_saved_and_loaded(tmp_path):
-    model = model_of(Projected(7))
-    kernel, _ = model.decoder.attention.weights
-    assert tuple(kernel.shape) == (12, 7)
-    kernel.assign(normal(12, 7, seed=3))
+@pytest.mark.parametrize("kind", OWN)
+def test_layers_inside_are_built_with_the_model_saved_and_loaded(kind, tmp_path):
+    make, weights = OWN[kind]
+    model = model_of(make())
+    attention = model.decoder.attention
+    assert len(attention.weights) == weights
+    attention.projection.kernel.assign(normal(*attention.projection.kernel.shape, seed=3))
     model.save(tmp_path / "own.keras")
-    loaded = keras.saving.load_model(
-        tmp_path / "own.keras", custom_objects={"Projected": Projected}
-    )
+    loaded = keras.saving.load_model(tmp_path / "own.keras", custom_objects=CLASSES)
     target = np.array([[START, 3, 4]] * 3)
-    both = [arrays(one((SOURCE, target)))[0] for one in (model, loaded)]
+    both = [array(one((SOURCE, target))) for one in (model, loaded)]
     np.testing.assert_allclose(*both, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "search", [GreedySearch(), BeamSearch(3, coverage_penalty=0.1)], ids=str
+)
+def test_one_generates_with_the_weights_of_the_whole_model(search):
+    model = model_of(ProjectedAndScaled(7))
+    found = model.generate(SOURCE, search, LENGTH, verbose=0)
+    _, weights = teacher_forced(model, SOURCE, found.tokens)
+    for row, length in enumerate(found.lengths):
+        np.testing.assert_allclose(
+            found.weights[row, :length], weights[row, :length], atol=1e-5
+        )
+
+
 def test_scores_of_widths_that_do_not_fit_fail_where_the_model_is_made():
+    # Of which type, each backend decides.
     with pytest.raises(Exception, match="Projected 'projected.*D_q=7 and .*D_k=12"):
         model_of(Projected(8))
 
 
 class Forgetful(BaseAttention):
-    def __init__(self, temperature=1.0, **kwargs):
+    def __init__(self, temperature=1.0, floor=0.0, **kwargs):
         super().__init__(**kwargs)
-        self.temperature = temperature
+        self.temperature, self.floor = temperature, floor
 
 
 class ForgetfulLuong(LuongAttention):
-    def __init__(self, score="dot", *, temperature=1.0, **kwargs):
+    def __init__(self, score="dot", *, temperature=1.0, floor=0.0, **kwargs):
         super().__init__(score, **kwargs)
 
 
@@ -120,9 +178,24 @@ class NothingToForget(BahdanauAttention):
         super().__init__(units, dropout=dropout, **kwargs)
 
 
+class Remembers:
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+class RemembersByAMixin(Remembers, BaseAttention):
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+
+
 def test_arguments_that_a_saved_model_would_lose_are_named():
     for layer in (Forgetful(temperature=5.0), ForgetfulLuong(temperature=5.0)):
-        with pytest.raises(NotImplementedError, match=r"but temperature would be lost.*Fix"):
+        with pytest.raises(NotImplementedError, match="temperature, floor would be lost") as it:
             layer.get_config()
-    for layer in (Projected(3), NothingToForget(3)):
-        assert type(layer).from_config(layer.get_config()).units == 3
+        assert "'temperature': self.temperature, 'floor': self.floor}" in str(it.value)
+
+
+@pytest.mark.parametrize("cls", [Projected, NothingToForget, RemembersByAMixin])
+def test_where_no_argument_is_lost_there_is_nothing_to_say(cls):
+    assert cls.from_config(cls(3).get_config()).units == 3
