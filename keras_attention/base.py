@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_attention import checks, functions
 from keras_attention.masking import CarryMask
-from keras_attention.parts import SavedSeeds
+from keras_attention.parts import SavedSeeds, layers_inside
 
 
 class Source(NamedTuple):
@@ -39,8 +39,8 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
     A subclass defines `compute_scores(query, keys)`, (B, T, D_q) and (B, S, .) to (B, T, S). It
     may define `project_keys(key)`, what depends on the source alone; and, as any Keras layer,
     `build(query_shape, value_shape, key_shape=None)`, which calls `super().build(...)`, makes
-    the weights and builds the layers made in `__init__` (without a `build`, one symbolic call
-    builds them), and `get_config`, which adds the arguments of its own `__init__` to
+    the weights and builds the layers made in `__init__` (a call on zeros builds those that it
+    leaves), and `get_config`, which adds the arguments of its own `__init__` to
     `super().get_config()`. To be loaded without `custom_objects` it is decorated with
     `keras.saving.register_keras_serializable(package="mine")`.
 
@@ -145,19 +145,23 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         return (self.num_heads,) if self.num_heads > 1 else ()
 
     def build_layers_inside(self, query_shape, value_shape, key_shape=None):
-        """Builds what is not built yet as Keras does without a `build`: by a symbolic call."""
-        shapes = query_shape, value_shape, value_shape if key_shape is None else key_shape
-        specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in shapes]
+        """Builds, by a call on zeros, the layers inside that no `build` has built."""
+        if all(layer.built for layer in layers_inside(self)):
+            return
+        widths = [one[-1] for one in (query_shape, value_shape, key_shape or value_shape)]
+        sizes = zip((2, 3, 3), widths, strict=True)
+        self.built = True  # so that the call does not build again
         try:
-            keras.Operation.compute_output_spec(self, *specs)
+            self(*(ops.zeros((1, steps, width), self.compute_dtype) for steps, width in sizes))
         except Exception as error:
-            cause = error.__context__ or error  # Keras blames `call` for what it met inside
-            cause.add_note(
-                f"{type(self).__name__} '{self.name}': this came up in its first call, with a "
-                f"query of width D_q={self.widths['query']} and a key of width "
-                f"D_k={self.widths['key']}. {checks.IN_A_DECODER}"
+            self.built = False
+            error.add_note(
+                f"{type(self).__name__} '{self.name}' met this in its first call, with a query "
+                f"of width D_q={widths[0]} and a key of width D_k={widths[2]}, which was made "
+                "to build the layers inside. It is not made where `build` builds them. "
+                + checks.IN_A_DECODER
             )
-            raise cause from None
+            raise
 
     def prepare(self, value, key=None, value_mask=None):
         """What depends on the source alone, as a `Source`: once per batch, not per step."""

@@ -197,13 +197,15 @@ def flat_shapes(shapes):
 def check_states(layer, tensor, shapes, sizes, counts, other, other_shape):
     """One shape (B, U) for each of `sizes`; `counts` says how many there may be."""
     if len(shapes) not in counts:
+        few = "for a stack on one encoder state, repeat it: initial_state=state * 2."
+        many = "the two directions of a Bidirectional layer BiEncoder makes one."
         fail(
             layer,
             tensor,
             f"a list of {' or '.join(map(str, counts))} tensors (B, U), of sizes {sizes}",
             f"{len(shapes)} of shapes {shapes}",
-            "pass one tensor per state of every cell; for a stack on one encoder state, "
-            "repeat it: initial_state=state * 2.",
+            "pass one tensor per state of every cell; "
+            + (few if len(shapes) < max(counts) else many),
         )
     for index, (shape, size) in enumerate(zip(shapes, sizes, strict=False)):
         name = f"{tensor}[{index}]"
@@ -230,6 +232,8 @@ def check_broadcast(layer, tensor, shape, other, other_shape):
 
 def check_scores(layer, shape, wanted):
     """What a subclass computed; of another shape it would broadcast, with mask or value."""
+    if getattr(shape, "rank", len(wanted)) is None:  # TensorFlow does not know it
+        return
     if not _agree(shape, wanted):
         symbols = "(B, T, S)" if len(wanted) == 3 else "(B, H, T, S)"
         fail(
@@ -258,17 +262,15 @@ def _refuse_several(layer, tensor, count):
 def check_config(layer, base):
     """Refuses to lose arguments of `__init__` in a saved model, as Keras does.
 
-    Keras does not where a `get_config` is inherited, as from `base`. Fine is a `get_config`
-    of the class with the nearest `__init__`, of a subclass or of a mixin, and an `__init__`
-    without new arguments.
+    Keras does not where a `get_config` is inherited, as from `base`. One that is not of this
+    package is trusted.
     """
-    classes = type(layer).__mro__[: type(layer).__mro__.index(base) + 1]
-    nearest = next(i for i, one in enumerate(classes) if "__init__" in vars(one))
-    own = [*classes[: nearest + 1], *(one for one in classes if not issubclass(one, base))]
-    if any("get_config" in vars(one) for one in own):
+    owner = next(one for one in type(layer).__mro__ if "get_config" in vars(one))
+    if owner.__module__.partition(".")[0] != __name__.partition(".")[0]:
         return
-    known = {name for one in classes[nearest + 1 :] for name in _arguments(one)}
-    lost = [name for name in _arguments(classes[nearest]) if name not in known]
+    ours = [one for one in owner.__mro__ if issubclass(one, base)]
+    known = {name for one in ours for name in _arguments(one)}
+    lost = [name for name in _arguments(type(layer)) if name not in known]
     if lost:
         added = ", ".join(f"'{name}': self.{name}" for name in lost)
         raise NotImplementedError(

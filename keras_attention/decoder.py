@@ -153,7 +153,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             self.attention.compute_output_shape(*attended)  # checks what it was built for
         else:
             self.attention.build(*attended)
-            # A subclass may leave layers to its first call, which is not a call of the layer.
+            # The decoder attends without a call of the layer, which would build what is left.
             self.attention.build_layers_inside(*attended)
         fed = {"before": memory_shape[-1], "after": self.output_size * self.input_feeding}
         self.cell_width = cell_width = inputs_shape[-1] + fed[self.attend]
@@ -202,17 +202,17 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
             outputs = self.carry_mask(outputs, mask=inputs_mask)
         return outputs, weights, state
 
-    def get_initial_state(self, batch_size, first=()):
+    def get_initial_state(self, batch_size, first=None):
         """Zeros (or what the cell starts from), one tensor per entry of `state_size`.
 
         first: The first of them, such as `BiEncoder` returns, unchecked: only the rest is
             filled up, and all are cast to the compute dtype.
         """
-        state = []
-        if hasattr(self.cell, "get_initial_state"):
-            state = keras.tree.flatten(self.cell.get_initial_state(batch_size=batch_size))
-        first = keras.tree.flatten(first)
-        state = [*first, *state[len(first) :]]
+        state = [] if first is None else keras.tree.flatten(first)
+        of_cell = len(cells.state_sizes(self.cell))
+        if len(state) < of_cell and hasattr(self.cell, "get_initial_state"):
+            own = keras.tree.flatten(self.cell.get_initial_state(batch_size=batch_size))
+            state += own[len(state) :]
         missing = self.state_size[len(state) :]
         state += [ops.zeros((batch_size, size)) for size in missing]
         return [ops.cast(one, self.compute_dtype) for one in state]

@@ -27,6 +27,20 @@ def _parts(layer):
             yield from _parts(inner)
 
 
+def layers_inside(layer):
+    """The layers that are attributes of `layer`, or in lists, tuples and dicts of them."""
+    found, looked = [], list(vars(layer).values())
+    while looked:
+        one = looked.pop()
+        if isinstance(one, keras.layers.Layer):
+            found.append(one)
+        elif isinstance(one, (list, tuple)):
+            looked.extend(one)
+        elif isinstance(one, dict):
+            looked.extend(one.values())
+    return found
+
+
 def part_config(layer):
     """What a layer's config says of a layer inside it: arguments, and no shapes.
 

@@ -343,6 +343,23 @@ def test_stacks_that_keras_nests_in_its_own_way_run_masked_as_step_by_step(make,
         np.testing.assert_allclose(whole, last, atol=1e-5)
 
 
+def test_a_first_state_is_filled_up_and_a_whole_one_asks_nothing_of_the_cell():
+    class Stateless(layers.LSTMCell):
+        def get_initial_state(self, batch_size=None):
+            raise NotImplementedError
+
+    layer = AttentionDecoder(
+        Stateless(U), LuongAttention(), input_feeding=True, dtype="mixed_float16"
+    )
+    first = [normal(B, U, seed=seed) for seed in range(2)]
+    state = layer.get_initial_state(B, first)
+    assert {keras.backend.standardize_dtype(one.dtype) for one in state} == {"float16"}
+    for one, wanted in zip(arrays(state), [*first, np.zeros((B, U))], strict=True):
+        np.testing.assert_allclose(one, wanted, atol=1e-2)
+    with pytest.raises(NotImplementedError):
+        layer.get_initial_state(B, first[:1])
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_batch_of_no_rows_gives_no_rows(order):
     outputs, weights, state = decoder("general", "gru", order)(

@@ -158,7 +158,9 @@ def test_one_generates_with_the_weights_of_the_whole_model(search):
 
 def test_scores_of_widths_that_do_not_fit_fail_where_the_model_is_made():
     # Of which type, each backend decides.
-    with pytest.raises(Exception, match="Projected 'projected.*D_q=7 and .*D_k=12"):
+    with pytest.raises(
+        Exception, match="Projected 'projected.*D_q=7 and a key of width D_k=12"
+    ):
         model_of(Projected(8))
 
 
@@ -178,6 +180,13 @@ class NothingToForget(BahdanauAttention):
         super().__init__(units, dropout=dropout, **kwargs)
 
 
+class ForgetfulHeir(Forgetful):
+    """Its parent has the arguments, and forgets them too."""
+
+    def __init__(self, temperature=2.0, floor=0.0, **kwargs):
+        super().__init__(temperature, floor, **kwargs)
+
+
 class Remembers:
     def get_config(self):
         return {**super().get_config(), "units": self.units}
@@ -189,13 +198,35 @@ class RemembersByAMixin(Remembers, BaseAttention):
         self.units = units
 
 
-def test_arguments_that_a_saved_model_would_lose_are_named():
-    for layer in (Forgetful(temperature=5.0), ForgetfulLuong(temperature=5.0)):
-        with pytest.raises(NotImplementedError, match="temperature, floor would be lost") as it:
-            layer.get_config()
-        assert "'temperature': self.temperature, 'floor': self.floor}" in str(it.value)
+@pytest.mark.parametrize("cls", [Forgetful, ForgetfulLuong, ForgetfulHeir])
+def test_arguments_that_a_saved_model_would_lose_are_named(cls):
+    with pytest.raises(NotImplementedError, match="temperature, floor would be lost") as it:
+        cls(temperature=5.0).get_config()
+    assert "'temperature': self.temperature, 'floor': self.floor}" in str(it.value)
 
 
 @pytest.mark.parametrize("cls", [Projected, NothingToForget, RemembersByAMixin])
 def test_where_no_argument_is_lost_there_is_nothing_to_say(cls):
     assert cls.from_config(cls(3).get_config()).units == 3
+
+
+class Particular(BaseAttention):
+    """A weight in `__init__`, lengths and values in Python: good where these are known."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.gain = self.add_weight(name="gain", shape=(6,), initializer="ones")
+
+    def compute_scores(self, query, keys):
+        scores = functions.dot_scores(query * self.gain, keys)
+        assert ops.convert_to_numpy(scores).max() < 100
+        return scores + ops.zeros((query.shape[1], keys.shape[1]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_what_only_a_real_call_can_do_is_not_asked_of_a_symbolic_one(dtype):
+    query, value = normal(B, T, 6), normal(B, S, 6)
+    layer = Particular(dtype=dtype)
+    assert tuple(layer(query, value)[1].shape) == (B, T, S)
+    decoder = AttentionDecoder(layers.GRUCell(6), Particular(), attend="after")
+    assert tuple(decoder(query, value)[1].shape) == (B, T, S)
