@@ -140,7 +140,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         return context, weights
 
     @property
-    def heads(self):
+    def heads_shape(self):
         """(H,) or, for one head, (): what stands in the weights' shape for them."""
         return (self.num_heads,) if self.num_heads > 1 else ()
 
@@ -154,7 +154,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         try:
             self(*(ops.zeros((1, steps, width), self.compute_dtype) for steps, width in sizes))
         except Exception as error:
-            self.built = False
+            self.built, self.widths = False, {}
             error.add_note(
                 f"{type(self).__name__} '{self.name}' met this in its first call, with a query "
                 f"of width D_q={widths[0]} and a key of width D_k={widths[2]}, which was made "
@@ -183,7 +183,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         """
         query = functions.zero_masked(query, query_mask)
         scores = self.compute_scores(query, source.keys)  # (B, T, S) or (B, H, T, S)
-        wanted = (query.shape[0], *self.heads, query.shape[1], source.value.shape[-2])
+        wanted = (query.shape[0], *self.heads_shape, query.shape[1], source.value.shape[-2])
         checks.check_scores(self, scores.shape, wanted)
         mask = functions.attention_mask(query_mask, source.mask)
         if mask is not None and self.num_heads > 1:
@@ -217,7 +217,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         if not training or not self.dropout:
             return None
         steps = (ops.shape(query)[1], ops.shape(value)[-2])
-        ones = ops.ones((ops.shape(query)[0], *self.heads, *steps), self.compute_dtype)
+        ones = ops.ones((ops.shape(query)[0], *self.heads_shape, *steps), self.compute_dtype)
         return keras.random.dropout(ones, self.dropout, seed=self.seed_generator)
 
     def compute_mask(self, query, query_mask):
@@ -228,7 +228,7 @@ class BaseAttention(SavedSeeds, keras.layers.Layer):
         batch, steps = query_shape[0], tuple(query_shape[1:-1])
         return (
             (batch, *steps, value_shape[-1]),
-            (batch, *self.heads, *steps, value_shape[1]),
+            (batch, *self.heads_shape, *steps, value_shape[1]),
         )
 
     def get_config(self):

@@ -254,7 +254,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
     def compute_output_shape(self, inputs_shape, memory_shape, initial_state_shape=None):
         self._check_shapes(inputs_shape, memory_shape, initial_state_shape)
         batch, steps = inputs_shape[:2]
-        weights = (batch, *self.attention.heads, steps, memory_shape[1])
+        weights = (batch, *self.attention.heads_shape, steps, memory_shape[1])
         state = [(batch, size) for size in self.state_size]
         return (batch, steps, self.output_size), weights, state
 
@@ -310,7 +310,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
                 state,
                 inputs_mask,
                 output_size=self.output_size,
-                weights_shape=(*self.attention.heads, ops.shape(source.value)[-2]),
+                weights_shape=(*self.attention.heads_shape, ops.shape(source.value)[-2]),
                 policy=self.dtype_policy,
             )
         return outputs, self._steps_first(weights), state
@@ -355,7 +355,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
         weights = self._steps_first(weights)  # (B, K, S) or (B, K, H, S)
         context = ops.reshape(context, (-1, context.shape[-1]))
         return context, ops.reshape(
-            weights, (-1, *self.attention.heads, ops.shape(weights)[-1])
+            weights, (-1, *self.attention.heads_shape, ops.shape(weights)[-1])
         )
 
     def _attentional(self, context, state):
@@ -363,7 +363,7 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
 
     def _steps_first(self, weights):
         """(B, H, T, S) to (B, T, H, S), or back; (B, T, S) as it is."""
-        return ops.transpose(weights, (0, 2, 1, 3)) if self.attention.heads else weights
+        return ops.transpose(weights, (0, 2, 1, 3)) if self.attention.heads_shape else weights
 
     def _full_state(self, initial_state, inputs):
         """The state as a flat list in the compute dtype, checked; h~_0 is 0 if left out."""

@@ -63,7 +63,7 @@ class Generator(keras.Model):
                 step=step,
                 state=state,
                 real=real,
-                weights_shape=(*self.model.decoder.attention.heads, ops.shape(memory)[1]),
+                weights_shape=(*self.model.decoder.attention.heads_shape, ops.shape(memory)[1]),
                 uniform=lambda shape: keras.random.uniform(shape, seed=self.seeds),
                 forced=forced,
                 start_token=model.start_token,
@@ -78,7 +78,12 @@ class Generator(keras.Model):
         """What comes of no rows."""
         n_best = getattr(self.search, "n_best", None)
         shape = (0, n_best) if n_best else (0,)
-        weights = (*shape, *self.model.decoder.attention.heads, self.max_length, source_steps)
+        weights = (
+            *shape,
+            *self.model.decoder.attention.heads_shape,
+            self.max_length,
+            source_steps,
+        )
         return {
             "tokens": np.zeros((*shape, self.max_length), "int32"),
             "lengths": np.zeros(shape, "int32"),

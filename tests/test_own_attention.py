@@ -162,6 +162,10 @@ def test_scores_of_widths_that_do_not_fit_fail_where_the_model_is_made():
         Exception, match="Projected 'projected.*D_q=7 and a key of width D_k=12"
     ):
         model_of(Projected(8))
+    layer = Projected(8)
+    with pytest.raises(Exception, match="D_q=7"):
+        layer(normal(B, T, 7), normal(B, S, 6))
+    layer(normal(B, T, 8), normal(B, S, 6))  # it was not built for the widths that failed
 
 
 class Forgetful(BaseAttention):
