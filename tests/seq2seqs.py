@@ -94,6 +94,17 @@ def library_seq2seq(**kwargs):
     return model
 
 
+def generate(model, source=SOURCE, search=None, max_length=LENGTH, **kwargs):
+    return model.generate(source, search, max_length, verbose=0, **kwargs)
+
+
+def assert_same(one, other, atol=1e-5):
+    np.testing.assert_array_equal(one.tokens, other.tokens)
+    np.testing.assert_array_equal(one.lengths, other.lengths)
+    np.testing.assert_allclose(one.scores, other.scores, atol=atol)
+    np.testing.assert_allclose(one.weights, other.weights, atol=atol)
+
+
 def teacher_forced(model, source, tokens):
     """Log-probabilities (B, T, V) and weights of the whole model on given tokens.
 
