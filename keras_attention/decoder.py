@@ -367,12 +367,12 @@ class AttentionDecoder(SavedSeeds, keras.layers.Layer):
 
     def _full_state(self, initial_state, inputs):
         """The state as a flat list in the compute dtype, checked; h~_0 is 0 if left out."""
-        if initial_state is None:
-            return self.get_initial_state(ops.shape(inputs)[0])
-        state = [ops.convert_to_tensor(one) for one in keras.tree.flatten(initial_state)]
-        shapes = [tuple(one.shape) for one in state]
-        self._check_state("initial_state", shapes, self._state_counts(), inputs.shape)
-        return self.get_initial_state(ops.shape(inputs)[0], state)
+        if initial_state is not None:
+            flat = keras.tree.flatten(initial_state)
+            initial_state = [ops.convert_to_tensor(one) for one in flat]
+            shapes = [tuple(one.shape) for one in initial_state]
+            self._check_state("initial_state", shapes, self._state_counts(), inputs.shape)
+        return self.get_initial_state(ops.shape(inputs)[0], initial_state)
 
     def _state_counts(self):
         """How many tensors an initial state may have: h~ may be left out."""

@@ -79,19 +79,19 @@ def seq2seq(*args, eager=True, end_bias=0.0, scale=3.0, **kwargs):
     return model
 
 
-def library_seq2seq(**kwargs):
-    """Of the package's layers alone, so that it can be saved."""
-    model = Seq2Seq(
+def library_seq2seq(attention=None, **kwargs):
+    """Of the package's layers alone, so that it can be saved; `attention` may be another."""
+    attention = attention or rows.ATTENTIONS["bahdanau"]()
+    return Seq2Seq(
         layers.Embedding(SOURCE_VOCABULARY, 5, mask_zero=True),
         BiEncoder(layers.GRU(6), state_units=7),
         layers.Embedding(TARGET_VOCABULARY, 4, mask_zero=True),
-        AttentionDecoder(layers.GRUCell(7), rows.ATTENTIONS["bahdanau"]()),
+        AttentionDecoder(layers.GRUCell(7), attention),
         layers.Dense(TARGET_VOCABULARY),
         start_token=START,
         end_token=END,
         **kwargs,
     )
-    return model
 
 
 def generate(model, source=SOURCE, search=None, max_length=LENGTH, **kwargs):

@@ -10,14 +10,12 @@ from keras_attention import (
     BahdanauAttention,
     BaseAttention,
     BeamSearch,
-    BiEncoder,
     GreedySearch,
     LuongAttention,
-    Seq2Seq,
     functions,
 )
 from rows import B, S, T, array, arrays, normal
-from seq2seqs import END, LENGTH, SOURCE, START, teacher_forced
+from seq2seqs import LENGTH, SOURCE, START, library_seq2seq, teacher_forced
 
 pytestmark = pytest.mark.usefixtures("op_by_op")
 
@@ -49,9 +47,8 @@ def test_scores_that_would_broadcast_are_refused(shape, heads):
         num_heads = heads
 
         def compute_scores(self, query, keys):
-            batch, *steps = shape if len(shape) > 2 else (None, *shape)
-            wrong = steps if batch is None else (batch, *HEADS[heads], *steps)
-            return ops.zeros(wrong)
+            batch, steps = shape[:-2], shape[-2:]
+            return ops.zeros((*batch, *(HEADS[heads] if batch else ()), *steps))
 
     query, value, state = normal(B, T, 5), normal(B, S, 6), normal(B, 7)
     symbols = {1: r"\(B, T, S\)", 2: r"\(B, H, T, S\)"}[heads]
@@ -116,15 +113,7 @@ CLASSES = {one.__name__: one for one in (Projected, ProjectedAndScaled, Projecte
 
 
 def model_of(attention):
-    model = Seq2Seq(
-        layers.Embedding(13, 5, mask_zero=True),
-        BiEncoder(layers.GRU(6), state_units=7),
-        layers.Embedding(11, 4, mask_zero=True),
-        AttentionDecoder(layers.GRUCell(7), attention),
-        layers.Dense(11),
-        start_token=START,
-        end_token=END,
-    )
+    model = library_seq2seq(attention)
     model.run_eagerly = True
     return model
 
